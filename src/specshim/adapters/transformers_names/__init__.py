@@ -1,0 +1,1 @@
+"""Names that speculators imports from transformers and that newer transformers releases do not have."""

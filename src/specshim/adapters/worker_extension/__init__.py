@@ -1,0 +1,1 @@
+"""Adapters for `HiddenStatesWorkerExtension`, one per reply format that its callers expect."""
