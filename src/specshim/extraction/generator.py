@@ -182,7 +182,8 @@ class VllmHiddenStatesGenerator:
 
         `token_ids` is a list of token-id lists or 1-D tensors, or a 2-D tensor. Each result has `input_ids` (int64,
         shape (tokens,)), `hidden_states` (one CPU tensor of shape (tokens, hidden size) in the model's dtype for each
-        of `layer_ids`, in that order) and `loss_mask` (None).
+        of `layer_ids`, in that order) and `loss_mask` (None). Layer id L means the residual stream after decoder layer
+        L, before the final norm, counted from 0 (vLLM's own auxiliary ids call it L + 1).
 
         Raises ValueError or TypeError for bad input, before any engine work and with the generator usable afterwards;
         EngineFailedError or CaptureError if the engine fails, with the generator closed; GeneratorClosedError after

@@ -7,7 +7,7 @@ from specshim.patching.model import Patch, Requires
 _CLASS = "VllmHiddenStatesGenerator"
 _SOURCE = f"specshim.extraction.generator:{_CLASS}"
 
-REPLACED_METHODS = ("__init__", "_create_vllm_config", "_setup_capture", "generate", "__del__")
+REPLACED_METHODS = ("__doc__", "__init__", "_create_vllm_config", "_setup_capture", "generate", "__del__")
 ADDED_METHODS = (
     "iter_generate",
     "close",

@@ -1,0 +1,75 @@
+"""A failure ends in a clear error within seconds, a closed generator and no worker process."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+
+import pytest
+
+import specshim
+from tests.runtime.conftest import MAX_MODEL_LEN
+
+
+def _workers():
+    return [p for p in multiprocessing.active_children() if "forkserver" not in type(p).__name__.lower()]
+
+
+def test_an_exception_in_the_constructor_leaves_no_worker(llama, generator):
+    from speculators.data_generation.vllm_hidden_states_generator import VllmHiddenStatesGenerator
+
+    before = set(_workers())
+    seen = []
+
+    class FailsLate(VllmHiddenStatesGenerator):
+        def _setup_capture(self):
+            seen.extend(set(_workers()) - before)
+            raise RuntimeError("the user's own mistake")
+
+    with pytest.raises(RuntimeError, match="the user's own mistake"):
+        FailsLate(str(llama), [0], max_model_len=MAX_MODEL_LEN, dtype="float32")
+    assert len(seen) == 1, "no worker had been started, so this run shows nothing"
+    assert set(_workers()) == before
+    assert not _is_running(seen[0].pid)
+
+
+@pytest.mark.last
+def test_a_worker_that_dies_is_a_clear_error_within_seconds(generator, prompts):
+    (report,) = generator.executor.collective_rpc("users_report", args=("",))
+    iterator = generator.iter_generate(prompts(200, seed=70, shortest=100))
+    next(iterator)
+    os.kill(report["pid"], signal.SIGKILL)
+    started = time.monotonic()
+    with pytest.raises(specshim.EngineFailedError, match=f"worker process died.*pid {report['pid']}, exit code -9"):
+        list(iterator)
+    assert time.monotonic() - started < 30
+    assert not _is_running(report["pid"])
+    with pytest.raises(specshim.GeneratorClosedError, match="worker process died"):
+        generator.generate([[1, 2]])
+
+
+@pytest.mark.last
+def test_close_leaves_no_process_and_says_so_afterwards(llama):
+    from speculators.data_generation.vllm_hidden_states_generator import VllmHiddenStatesGenerator
+
+    before = set(_workers())
+    with VllmHiddenStatesGenerator(str(llama), [0], max_model_len=MAX_MODEL_LEN, dtype="float32") as generator:
+        (worker,) = set(_workers()) - before
+        assert len(generator.generate([[1, 2, 3]])) == 1
+        iterator = generator.iter_generate([[4], [5]])
+    assert set(_workers()) == before
+    assert not _is_running(worker.pid)
+    generator.close()
+    for call in (lambda: generator.generate([[1]]), lambda: generator.iter_generate([[1]]), lambda: next(iterator)):
+        with pytest.raises(specshim.GeneratorClosedError, match=r"close\(\) was called"):
+            call()
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
