@@ -21,7 +21,17 @@ ENVIRONMENTS = ROOT / ".nox" / "cells"
 PYTHON = "3.11"
 
 # What speculators imports and vLLM does not bring; its own pins are left out on purpose.
-SPECULATORS_NEEDS = ("loguru", "pydantic-settings", "click", "typer", "rich", "safetensors", "tqdm", "psutil", "protobuf")
+SPECULATORS_NEEDS = (
+    "loguru",
+    "pydantic-settings",
+    "click",
+    "typer",
+    "rich",
+    "safetensors",
+    "tqdm",
+    "psutil",
+    "protobuf",
+)
 # Optional parts of vLLM and torch that a CPU run never uses; "never true" is uv's way to leave a package out.
 # Without triton vLLM uses its V1 model runner, the only one that runs on the CPU.
 LEFT_OUT = ("torchvision", "torchaudio", "torchcodec", "triton", "pytorch-triton")

@@ -58,6 +58,6 @@ def show(record: dict[str, Any]) -> str:
     counts = ", ".join(f"{number} {name}" for name, number in tests.items() if number)
     return (
         f"speculators {record['speculators']:8} vLLM {record['vllm']:8} {verdict:6} max abs error "
-        f"{record['max_abs_error']:.1e} (relative {record['max_relative_error']:.1e}) over {record['rows_compared']} rows, "
-        f"{record['seconds']:.0f} s, {counts}"
+        f"{record['max_abs_error']:.1e} (relative {record['max_relative_error']:.1e}) over "
+        f"{record['rows_compared']} rows, {record['seconds']:.0f} s, {counts}"
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-import specshim  # noqa: F401  (before speculators: that is the whole usage)
+import specshim
 from specshim.probe.reference import RELATIVE_TOLERANCE, Reference, max_abs_error, max_relative_error
 from specshim.probe.tiny_models import VOCABULARY_SIZE, make_llama
 
@@ -99,9 +99,7 @@ def prompts() -> Callable[..., list[list[int]]]:
 
     def make(count: int, longest: int = 120, seed: int = 0, shortest: int = 1) -> list[list[int]]:
         rng = random.Random(seed)
-        return [
-            [rng.randrange(VOCABULARY_SIZE) for _ in range(rng.randint(shortest, longest))] for _ in range(count)
-        ]
+        return [[rng.randrange(VOCABULARY_SIZE) for _ in range(rng.randint(shortest, longest))] for _ in range(count)]
 
     return make
 

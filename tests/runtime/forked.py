@@ -22,7 +22,9 @@ _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(PRELOAD)
 
 
-def run_forked(function: Callable[..., Any], *args: Any, timeout: float = 240, env: dict[str, str] | None = None) -> Any:
+def run_forked(
+    function: Callable[..., Any], *args: Any, timeout: float = 240, env: dict[str, str] | None = None
+) -> Any:
     """Return `function(*args)`, computed in a fresh child with `env` set; its exception is raised here as a report."""
     with TemporaryDirectory() as folder:
         answer = Path(folder) / "answer.pt"

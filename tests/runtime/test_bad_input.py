@@ -26,7 +26,9 @@ BAD_PROMPTS = [
     pytest.param(torch.zeros((1, 2, 3), dtype=torch.long), ValueError, "3-D tensor", id="3-D tensor"),
     pytest.param(torch.zeros(4, dtype=torch.long), ValueError, "1-D tensor", id="1-D tensor"),
     pytest.param(torch.zeros((2, 3)), TypeError, "prompt 0 must hold integers", id="float tensor"),
-    pytest.param([torch.zeros((1, 3), dtype=torch.long)], ValueError, "prompt 0 must be a 1-D", id="2-D tensor in list"),
+    pytest.param(
+        [torch.zeros((1, 3), dtype=torch.long)], ValueError, "prompt 0 must be a 1-D", id="2-D tensor in list"
+    ),
     pytest.param(None, TypeError, "NoneType", id="None"),
 ]
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import specshim
+from specshim.probe.reference import TOLERANCES
 from tests.runtime.conftest import LAYER_IDS, MAX_MODEL_LEN, TOKENS_PER_STEP
 from tests.runtime.forked import extract, in_process, run_forked
 
@@ -105,8 +106,7 @@ def test_extras_reach_vllms_engine_arguments(llama, prompts, assert_right):
     )
     assert answer["seed"] == 7
     assert answer["dtypes"] == {"torch.bfloat16"}
-    # bfloat16 keeps 8 bits: 2 ** -8 per rounding, a handful of roundings a layer. A wrong row is off by about 1.
-    assert_right(answer["results"], batch, [1], tolerance=0.1)
+    assert_right(answer["results"], batch, [1], tolerance=TOLERANCES["bfloat16"])
 
 
 def _extract_and_report(model, batch, **arguments):
@@ -162,15 +162,31 @@ def test_a_subclass_that_builds_the_config_and_sets_up_the_capture_itself_keeps_
 
 def _subclass(called):
     """A subclass as scripts of the 0.3 and 0.4 era have it: the old signature, the config built by hand."""
-    from vllm.config import CacheConfig, DeviceConfig, LoadConfig, ModelConfig, ParallelConfig, SchedulerConfig, VllmConfig
+    from vllm.config import (
+        CacheConfig,
+        DeviceConfig,
+        LoadConfig,
+        ModelConfig,
+        ParallelConfig,
+        SchedulerConfig,
+        VllmConfig,
+    )
 
     class Subclass(_generator_class()):
         def _create_vllm_config(self, model_path, max_model_len, gpu_memory_utilization, tensor_parallel_size):
             called.append("_create_vllm_config")
-            extra = {"is_encoder_decoder": False} if "is_encoder_decoder" in inspect.signature(SchedulerConfig).parameters else {}
+            extra = (
+                {"is_encoder_decoder": False}
+                if "is_encoder_decoder" in inspect.signature(SchedulerConfig).parameters
+                else {}
+            )
             return VllmConfig(
                 model_config=ModelConfig(
-                    model=model_path, tokenizer=model_path, dtype="float32", max_model_len=max_model_len, enforce_eager=True
+                    model=model_path,
+                    tokenizer=model_path,
+                    dtype="float32",
+                    max_model_len=max_model_len,
+                    enforce_eager=True,
                 ),
                 cache_config=CacheConfig(block_size=32, gpu_memory_utilization=gpu_memory_utilization),
                 parallel_config=ParallelConfig(
@@ -261,7 +277,7 @@ def _extract_by_stock_protocol(model, batch):
 def test_a_runner_that_is_neither_v1_nor_v2_is_refused():
     from specshim.extraction.batch_order import order_reader
 
-    with pytest.raises(specshim.CaptureError, match="neither vLLM's V1 model runner .* nor its V2 one"):
+    with pytest.raises(specshim.CaptureError, match=r"neither vLLM's V1 model runner .* nor its V2 one"):
         order_reader(SimpleNamespace(model=None))
 
 
@@ -278,4 +294,3 @@ def test_the_v2_runners_batch_is_read_wherever_the_release_keeps_it():
     runner.execute_model_state = None
     with pytest.raises(specshim.CaptureError, match="kept no batch"):
         read(runner)
-

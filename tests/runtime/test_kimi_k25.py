@@ -17,7 +17,9 @@ def _vllm_version() -> Version:
     return Version(vllm.__version__)
 
 
-@pytest.mark.skipif(_vllm_version() < Version("0.15.1"), reason="vLLM has KimiK25ForConditionalGeneration from 0.15.1 on")
+@pytest.mark.skipif(
+    _vllm_version() < Version("0.15.1"), reason="vLLM has KimiK25ForConditionalGeneration from 0.15.1 on"
+)
 def test_states_behind_the_wrapper_are_those_of_the_decoder_alone(tmp_path, prompts, assert_right):
     from speculators.data_generation.vllm_hidden_states_generator import VllmHiddenStatesGenerator
 

@@ -10,21 +10,21 @@ import pytest
 
 from tests.runtime.forked import extract, run_forked
 
-TOKENIZER = '''
+TOKENIZER = """
 from transformers import PreTrainedTokenizerFast
 
 
 class RemoteTokenizer(PreTrainedTokenizerFast):
     remote = True
-'''
+"""
 
-CONFIG = '''
+CONFIG = """
 from transformers import LlamaConfig
 
 
 class RemoteConfig(LlamaConfig):
     model_type = "remote_llama"
-'''
+"""
 
 
 @pytest.fixture(scope="module")

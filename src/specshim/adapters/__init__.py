@@ -68,7 +68,11 @@ TARGETS: tuple[Target, ...] = (
         module="speculators.data_generation.vllm_hidden_states_generator",
         entries=(
             Entry(
-                {"speculators": WITH_GENERATOR, "vllm": ">=0.11.0.dev0,<0.17.0.dev0"},
+                {"speculators": WITH_GENERATOR, "vllm": ">=0.11.0.dev0,<0.11.1.dev0"},
+                "specshim.adapters.generator.vllm_lt_0_11_1",
+            ),
+            Entry(
+                {"speculators": WITH_GENERATOR, "vllm": ">=0.11.1.dev0,<0.17.0.dev0"},
                 "specshim.adapters.generator.vllm_lt_0_17",
             ),
             Entry(

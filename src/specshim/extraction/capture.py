@@ -29,8 +29,8 @@ class RequestRows:
         """
         if start > self.length:
             raise CaptureError(
-                f"rows {self.length} to {start - 1} of a prompt were never computed in this worker (prefix caching or a "
-                "KV connector served them), so its states are incomplete"
+                f"rows {self.length} to {start - 1} of a prompt were never computed in this worker (prefix caching or "
+                "a KV connector served them), so its states are incomplete"
             )
         if start < self.length:
             self._cut(start)
@@ -176,8 +176,8 @@ class HiddenStatesCapture:
         counts = scheduler_output.num_scheduled_tokens
         if set(order) != set(counts) or sum(counts[r] for r in order) != self._step_tokens:
             raise CaptureError(
-                f"the model runner's batch holds {len(order)} requests where {len(counts)} were scheduled, so rows cannot "
-                "be told apart"
+                f"the model runner's batch holds {len(order)} requests where {len(counts)} were scheduled, so rows "
+                "cannot be told apart"
             )
         positions = scheduled_positions(scheduler_output)
         on_host = {layer_id: rows.to("cpu") for layer_id, rows in self._step_rows.items()}

@@ -52,12 +52,10 @@ def find_decoder(model: Any, num_layers: int) -> Decoder:
             return found[0]
         if len(found) > 1:
             raise CaptureError(
-                f"{type(model).__name__} has several lists of {num_layers} layers ({', '.join(d.path for d in found)}), "
-                "so its decoder cannot be told apart"
+                f"{type(model).__name__} has several lists of {num_layers} layers ({', '.join(d.path for d in found)}),"
+                " so its decoder cannot be told apart"
             )
-    lists = [
-        f"{name} ({len(module)})" for name, module in model.named_modules() if isinstance(module, nn.ModuleList)
-    ]
+    lists = [f"{name} ({len(module)})" for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
     raise CaptureError(
         f"{type(model).__name__} has no list of {num_layers} decoder layers, the number in its text config. "
         f"Lists found: {', '.join(lists) or 'none'}"

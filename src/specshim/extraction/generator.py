@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from specshim.errors import CaptureError
 from specshim.extraction.prompts import check_layer_ids, check_prompts
 from specshim.extraction.worker_extension import composed_path
 
@@ -143,9 +144,14 @@ class VllmHiddenStatesGenerator:
         self._engine_args_used = True
         return EngineArgs(**arguments).create_engine_config()
 
+    def _prepare_config(self, config: Any) -> None:
+        """Mend what this vLLM release gets wrong in a config that was built by hand; most get nothing wrong."""
+
     def _start(self) -> None:
         """Start the engine, hook the layers, and let the capture prove itself on one short prompt."""
         config = self.vllm_config
+        self._prepare_config(config)
+        check_layer_ids(self.layer_ids, config.model_config.hf_text_config.num_hidden_layers)
         # Whatever a subclass built: rows that vLLM serves from its prefix cache are never computed, and steps that
         # are scheduled ahead are not matched to their outputs.
         config.cache_config.enable_prefix_caching = False
@@ -174,6 +180,12 @@ class VllmHiddenStatesGenerator:
         vocabulary_size = self.vllm_config.model_config.get_vocab_size()
         self._session.calibrate([(7 * i + 1) % vocabulary_size for i in range(length)])
         info: dict[str, Any] = self._session.capture_info
+        missing = sorted(set(self.layer_ids) - set(info["layer_ids"]))
+        if missing:
+            raise CaptureError(
+                f"no worker captures decoder layers {missing}; {type(self).__name__}._setup_capture hooked "
+                f"{info['layer_ids']}"
+            )
         logger.info("hidden states: %s", info)
         return info
 

@@ -53,25 +53,38 @@ def _check_prompt(index: int, row: Any, vocabulary_size: int) -> list[int]:
             raise ValueError(f"prompt {index} must be a 1-D tensor of token ids, but has shape {tuple(row.shape)}")
         if row.is_floating_point() or row.is_complex() or row.dtype == torch.bool:
             raise TypeError(f"prompt {index} must hold integers, but is a tensor of {row.dtype}")
-        tokens = row.tolist()
+        tokens: list[Any] = row.tolist()
     elif isinstance(row, (str, bytes, dict)) or not hasattr(row, "__iter__"):
         raise TypeError(f"prompt {index} must be a list or 1-D tensor of token ids, not {type(row).__name__}")
     else:
         tokens = list(row)
     if not tokens:
         raise ValueError(f"prompt {index} is empty: every prompt needs at least one token")
-    for position, token in enumerate(tokens):
-        if isinstance(token, torch.Tensor) and token.dim() == 0 and not token.is_floating_point():
-            token = token.item()
-        if isinstance(token, bool) or not isinstance(token, numbers.Integral):
-            raise TypeError(f"prompt {index} has {token!r} at position {position}, which is not an integer token id")
-        if not 0 <= token < vocabulary_size:
-            raise ValueError(
-                f"prompt {index} has token id {token} at position {position}, "
-                f"outside the model's vocabulary [0, {vocabulary_size})"
-            )
-        tokens[position] = int(token)
-    return tokens
+    # Almost every prompt is a list of plain ints, which needs no look at each token in Python.
+    if set(map(type, tokens)) == {int} and min(tokens) >= 0 and max(tokens) < vocabulary_size:
+        return tokens
+    return [_check_token(index, position, token, vocabulary_size) for position, token in enumerate(tokens)]
+
+
+def _check_token(index: int, position: int, token: Any, vocabulary_size: int) -> int:
+    value = _as_int(token)
+    if value is None:
+        raise TypeError(f"prompt {index} has {token!r} at position {position}, which is not an integer token id")
+    if not 0 <= value < vocabulary_size:
+        raise ValueError(
+            f"prompt {index} has token id {value} at position {position}, "
+            f"outside the model's vocabulary [0, {vocabulary_size})"
+        )
+    return value
+
+
+def _as_int(value: Any) -> int | None:
+    """Return an integer of any kind (numpy's, a 0-D tensor's) as an int; None for a bool, a float or anything else."""
+    if isinstance(value, torch.Tensor) and value.dim() == 0:
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, numbers.Integral):
+        return None
+    return int(value)
 
 
 def check_layer_ids(layer_ids: Any, num_layers: int) -> list[int]:
@@ -85,11 +98,12 @@ def check_layer_ids(layer_ids: Any, num_layers: int) -> list[int]:
         raise TypeError(f"layer_ids must be a list of integers, not {type(layer_ids).__name__}")
     checked = []
     for layer_id in layer_ids:
-        if isinstance(layer_id, bool) or not isinstance(layer_id, numbers.Integral):
+        value = _as_int(layer_id)
+        if value is None:
             raise TypeError(f"layer_ids holds {layer_id!r}, which is not an integer")
-        if not 0 <= layer_id < num_layers:
-            raise ValueError(f"Layer index {layer_id} out of bounds [0, {num_layers - 1}]")
-        checked.append(int(layer_id))
+        if not 0 <= value < num_layers:
+            raise ValueError(f"Layer index {value} out of bounds [0, {num_layers - 1}]")
+        checked.append(value)
     if not checked:
         raise ValueError("layer_ids cannot be empty: name at least one decoder layer, or pass None for the default")
     return checked

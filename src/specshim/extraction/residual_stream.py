@@ -51,8 +51,8 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
         return tensor.squeeze(0)
     if tensor.dim() != 2:
         raise CaptureError(
-            f"a decoder layer returned a tensor of shape {tuple(tensor.shape)} where (tokens, hidden size) was expected; "
-            "its output is not one residual stream, so this architecture is not supported yet"
+            f"a decoder layer returned a tensor of shape {tuple(tensor.shape)} where (tokens, hidden size) was "
+            "expected; its output is not one residual stream, so this architecture is not supported yet"
         )
     return tensor
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import multiprocessing
+import os
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -40,6 +41,7 @@ class EngineSession:
         self._finished: dict[str, LayerRows] = {}
         self.closed_because: str | None = None
         self.capture_info: dict[str, Any] = {}
+        self._process = os.getpid()
         before = set(multiprocessing.active_children())
         # Not EngineCore(...): if its constructor fails after the workers were started, they must be found and stopped.
         self.engine = EngineCore.__new__(EngineCore)
@@ -145,15 +147,19 @@ class EngineSession:
             wrong = {layer: len(rows) for layer, rows in layers.items() if len(rows) != expected}
             if wrong or not layers:
                 raise CaptureError(
-                    f"a prompt of {expected} tokens came back with {wrong or 'no'} rows per layer; no states are returned"
+                    f"a prompt of {expected} tokens came back with {wrong or 'no'} rows per layer; no states are "
+                    "returned"
                 )
             self._finished[request_id] = layers
 
     # -- end ----------------------------------------------------------------------------------------------------
 
     def close(self, reason: str = "close() was called") -> None:
-        """Stop the engine; when this returns no worker process is left. Calling it again does nothing."""
-        if self.closed_because:
+        """Stop the engine; when this returns no worker process is left. Calling it again does nothing.
+
+        In a forked child, which inherits the object but not the engine, it does nothing either.
+        """
+        if self.closed_because or os.getpid() != self._process:
             return
         self.closed_because = reason
         self._finished.clear()
@@ -184,8 +190,8 @@ class EngineSession:
         if isinstance(error, (CaptureError, GeneratorClosedError)):
             raise error
         raise EngineFailedError(
-            f"vLLM's engine failed while computing hidden states ({cause}). The generator is closed and its workers are "
-            "stopped; the worker's own log above says more. Make a new VllmHiddenStatesGenerator to go on."
+            f"vLLM's engine failed while computing hidden states ({cause}). The generator is closed and its workers "
+            "are stopped; the worker's own log above says more. Make a new VllmHiddenStatesGenerator to go on."
         ) from error
 
 

@@ -176,7 +176,7 @@ def make_kimi_k25(folder: Path, seed: int = 0) -> Path:
 MEDIA_TOKEN = VOCABULARY_SIZE - 1
 
 # vLLM's Kimi processing asks a remote-code image processor for its token counts, also when no image may come.
-_IMAGE_PROCESSOR = '''
+_IMAGE_PROCESSOR = """
 from transformers.image_processing_utils import BaseImageProcessor
 
 
@@ -189,4 +189,4 @@ class TinyImageProcessor(BaseImageProcessor):
 
     def media_tokens_calculator(self, media):
         return 1
-'''
+"""

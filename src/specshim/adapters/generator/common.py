@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from specshim.patching.model import Patch, Requires
+from specshim.patching.model import Patch, PatchKind, Requires
 
 _CLASS = "VllmHiddenStatesGenerator"
 _SOURCE = f"specshim.extraction.generator:{_CLASS}"
 
-REPLACED_METHODS = ("__doc__", "__init__", "_create_vllm_config", "_setup_capture", "generate", "__del__")
-ADDED_METHODS = (
+REPLACED = ("__doc__", "__init__", "_create_vllm_config", "_setup_capture", "generate", "__del__")
+ADDED = (
     "iter_generate",
     "close",
     "__enter__",
     "__exit__",
+    "_extra_request_fields",
+    "_prepare_config",
     "_num_hidden_layers",
     "_start",
     "_open_session",
@@ -21,14 +23,15 @@ ADDED_METHODS = (
     "_result",
 )
 
-METHOD_PATCHES: tuple[Patch, ...] = tuple(
-    Patch(f"generator.{name}", "replace", f"{_CLASS}.{name}", f"{_SOURCE}.{name}") for name in REPLACED_METHODS
-) + tuple(Patch(f"generator.{name}", "alias", f"{_CLASS}.{name}", f"{_SOURCE}.{name}") for name in ADDED_METHODS)
 
+def generator_patches(**overrides: str) -> tuple[Patch, ...]:
+    """Return the patches of the class; `overrides` maps a name to where this release's version of it is."""
 
-def request_fields_patch(adapter_module: str) -> Patch:
-    """Return the patch that tells the generator which extra fields this release's EngineCoreRequest needs."""
-    return Patch("generator.request_fields", "alias", f"{_CLASS}._extra_request_fields", f"{adapter_module}:REQUEST_FIELDS")
+    def patch(kind: PatchKind, name: str) -> Patch:
+        value = overrides.get(name, f"{_SOURCE}.{name}")
+        return Patch(f"generator.{name}", kind, f"{_CLASS}.{name}", value)
+
+    return tuple(patch("replace", name) for name in REPLACED) + tuple(patch("alias", name) for name in ADDED)
 
 
 ENGINE_CONTRACT: tuple[Requires, ...] = (

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from specshim.adapters.generator.common import (
-    ENGINE_CONTRACT,
-    METHOD_PATCHES,
-    REQUEST_FIELD_NAMES,
-    request_fields_patch,
-)
+from specshim.adapters.generator.common import ENGINE_CONTRACT, REQUEST_FIELD_NAMES, generator_patches
 from specshim.patching.model import Adapter, Requires
-
-REQUEST_FIELDS: dict[str, Any] = {}
 
 ADAPTER = Adapter(
     id="generator.vllm_ge_0_17",
     why="Request(eos_token_id=) is a TypeError, and the hand-built KV-cache planning breaks at 0.23, 0.29 and 0.33",
     upstream="vLLM 0.17.0: eos_token_id left Request and EngineCoreRequest",
     remove_when="speculators < 0.5 is no longer supported",
-    patches=(*METHOD_PATCHES, request_fields_patch(__name__)),
+    patches=generator_patches(),
     contract=(
         *ENGINE_CONTRACT,
         Requires("vllm.v1.engine:EngineCoreRequest", fields=REQUEST_FIELD_NAMES, without=("eos_token_id",)),

@@ -21,7 +21,9 @@ def method_patches(captured_states: str) -> tuple[Patch, ...]:
 
 CONTRACT: tuple[Requires, ...] = (
     Requires("vllm.distributed:get_tp_group"),
-    Requires("vllm.v1.core.sched.output:SchedulerOutput", fields=("num_scheduled_tokens", "total_num_scheduled_tokens")),
+    Requires(
+        "vllm.v1.core.sched.output:SchedulerOutput", fields=("num_scheduled_tokens", "total_num_scheduled_tokens")
+    ),
     Requires("vllm.v1.core.sched.output:NewRequestData", fields=("req_id", "num_computed_tokens")),
     Requires("vllm.v1.core.sched.output:CachedRequestData", fields=("req_ids", "num_computed_tokens")),
 )
