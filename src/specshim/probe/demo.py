@@ -31,6 +31,8 @@ def main(arguments: list[str] | None = None) -> int:
 
     from speculators.data_generation.vllm_hidden_states_generator import VllmHiddenStatesGenerator
 
+    import torch
+
     from specshim.probe.reference import TOLERANCES, Reference, max_abs_error, max_relative_error
     from specshim.probe.tiny_models import VOCABULARY_SIZE, make_llama
 
@@ -38,7 +40,7 @@ def main(arguments: list[str] | None = None) -> int:
     rng = random.Random(0)
     prompts = [[rng.randrange(VOCABULARY_SIZE) for _ in range(rng.randint(3, 150))] for _ in range(options.prompts)]
     with tempfile.TemporaryDirectory() as folder:
-        model = make_llama(Path(folder))
+        model = make_llama(Path(folder), dtype=getattr(torch, options.dtype))
         started = time.monotonic()
         # 64 tokens a step, so that longer prompts are computed in chunks beside other prompts.
         with VllmHiddenStatesGenerator(
