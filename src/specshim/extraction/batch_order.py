@@ -25,9 +25,9 @@ def order_reader(runner: Any) -> tuple[str, OrderReader]:
     if hasattr(runner, "execute_model_state") and hasattr(runner, "req_states"):
         return "V2", _v2_order
     raise CaptureError(
-        f"{type(runner).__module__}.{type(runner).__qualname__} is neither vLLM's V1 model runner (input_batch.req_ids) "
-        "nor its V2 one (execute_model_state), so rows cannot be told apart. Set VLLM_USE_V2_MODEL_RUNNER=0 or use a "
-        "vLLM release from compat_matrix.yaml."
+        f"{type(runner).__module__}.{type(runner).__qualname__} is neither vLLM's V1 model runner "
+        "(input_batch.req_ids) nor its V2 one (execute_model_state), so rows cannot be told apart. "
+        "Set VLLM_USE_V2_MODEL_RUNNER=0 or use a vLLM release from compat_matrix.yaml."
     )
 
 
