@@ -5,9 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
+import torch
 
 import specshim
 from tests.runtime.conftest import MAX_MODEL_LEN
@@ -33,6 +36,27 @@ def test_an_exception_in_the_constructor_leaves_no_worker(llama, generator):
     assert len(seen) == 1, "no worker had been started, so this run shows nothing"
     assert set(_workers()) == before
     assert not _is_running(seen[0].pid)
+
+
+def test_workers_are_spawned_once_a_forked_one_could_not_use_the_accelerator():
+    # A fresh interpreter: this one and the fork server have looked at the devices already.
+    environment = {name: value for name, value in os.environ.items() if name != "VLLM_WORKER_MULTIPROC_METHOD"}
+    done = subprocess.run([sys.executable, "-c", START_METHODS], capture_output=True, text=True, env=environment)
+    counted = hasattr(torch._C, "_cuda_getDeviceCount")  # a torch built without CUDA has nothing to spoil
+    assert done.stdout.split() == ["True", "None", str(not counted), "spawn" if counted else "None"], done.stderr
+
+
+# Look at the number of devices, as loading a model with transformers does; print the answers before and after.
+START_METHODS = """
+import os, torch
+from specshim.extraction.start_method import VARIABLE, fork_is_safe, prepare_start_method
+prepare_start_method()
+print(fork_is_safe(), os.environ.get(VARIABLE))
+torch.cuda.device_count()
+safe = fork_is_safe()
+prepare_start_method()
+print(safe, os.environ.get(VARIABLE))
+"""
 
 
 @pytest.mark.last

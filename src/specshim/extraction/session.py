@@ -17,6 +17,7 @@ from vllm.v1.engine.core import EngineCore
 from vllm.v1.executor.abstract import Executor
 
 from specshim.errors import CaptureError, EngineFailedError, GeneratorClosedError
+from specshim.extraction.start_method import prepare_start_method
 from specshim.extraction.transfer import unpack
 
 logger = logging.getLogger("specshim")
@@ -42,6 +43,7 @@ class EngineSession:
         self.closed_because: str | None = None
         self.capture_info: dict[str, Any] = {}
         self._process = os.getpid()
+        prepare_start_method()
         before = set(multiprocessing.active_children())
         # Not EngineCore(...): if its constructor fails after the workers were started, they must be found and stopped.
         self.engine = EngineCore.__new__(EngineCore)
