@@ -68,7 +68,8 @@ def main(arguments: list[str] | None = None) -> int:
         f"engine ready in {ready - started:.0f} s, {sum(map(len, prompts))} tokens in {done - ready:.2f} s"
     )
     right = bool(records) and worst < tolerance
-    print("every row is what transformers computes" if right else "NOT every row is right")
+    verdict = "every row is what transformers computes" if right else "NOT every row is right"
+    print(f"{verdict} (worst relative error {worst:.1e}, allowed {tolerance:.0e})")
     return 0 if right else 1
 
 
