@@ -79,6 +79,13 @@ def lint(session: nox.Session) -> None:
 
 
 @nox.session
+def matrix_update(session: nox.Session) -> None:
+    """Rewrite compat_matrix.yaml from the records under evidence/."""
+    session.install("pyyaml", "packaging")
+    session.run("python", "tools/update_matrix.py")
+
+
+@nox.session
 def bench_import(session: nox.Session) -> None:
     """Print what `import specshim` costs beside the libraries that it uses."""
     session.install("--editable", ".")
