@@ -29,13 +29,8 @@ def differences(requirements: tuple[Requires, ...]) -> list[str]:
             found.append(f"{requirement.path} is absent ({error})")
             continue
         found += _parameter_differences(requirement, obj)
-        names = _field_names(obj)
-        found += [
-            f"{requirement.path} has no {name!r}"
-            for name in requirement.fields
-            if name not in names and not hasattr(obj, name)
-        ]
-        found += [f"{requirement.path} has {name!r}" for name in requirement.without if name in names]
+        found += [f"{requirement.path} has no {name!r}" for name in requirement.fields if not _has(obj, name)]
+        found += [f"{requirement.path} has {name!r}" for name in requirement.without if _has(obj, name)]
     return found
 
 
@@ -55,7 +50,8 @@ def _parameter_differences(requirement: Requires, obj: Any) -> list[str]:
     ]
 
 
-def _field_names(obj: Any) -> set[str]:
-    if dataclasses.is_dataclass(obj):
-        return {field.name for field in dataclasses.fields(obj)}
-    return set(getattr(obj, "__struct_fields__", ()))
+def _has(obj: Any, name: str) -> bool:
+    # A dataclass field without a default is no attribute of the class.
+    return hasattr(obj, name) or (
+        dataclasses.is_dataclass(obj) and any(field.name == name for field in dataclasses.fields(obj))
+    )
