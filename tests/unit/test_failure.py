@@ -163,7 +163,9 @@ def test_strict_mode_raises_from_a_late_import_of_specshim_every_time_and_arms_t
 
 def test_a_missing_attribute_is_reported_as_a_changed_target(fake: Stack) -> None:
     fake.module("vllm.engine", ENGINE.replace("def inherited", "def renamed"))
-    result = fake.run("import specshim, vllm.engine, observe\nreport([observe.record('engine'), vllm.engine.Engine().run()])")
+    result = fake.run(
+        "import specshim, vllm.engine, observe\nreport([observe.record('engine'), vllm.engine.Engine().run()])"
+    )
     record, run = result.value
     assert run == "original run"
     assert record["reason"] == (

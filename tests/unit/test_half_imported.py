@@ -32,9 +32,14 @@ def test_a_half_imported_package_is_deferred_while_its_submodules_are_patched(fa
     table = (fake.root / "specshim/adapters/__init__.py").read_text().replace('"vllm.functions"', '"vllm"')
     fake.adapters(table)
     fake.module("vllm.engine", "import specshim\n" + ENGINE)
-    fake.module("vllm", "from vllm.engine import Engine\nimport specshim\nearly = [\n"
-                "    r.outcome.value for r in specshim.status()]\ndef compute():\n    return 'original compute'\n")
-    result = fake.run("import vllm, observe\nreport([vllm.early, vllm.compute(), vllm.Engine().run(), observe.outcomes()])")
+    fake.module(
+        "vllm",
+        "from vllm.engine import Engine\nimport specshim\nearly = [\n"
+        "    r.outcome.value for r in specshim.status()]\ndef compute():\n    return 'original compute'\n",
+    )
+    result = fake.run(
+        "import vllm, observe\nreport([vllm.early, vllm.compute(), vllm.Engine().run(), observe.outcomes()])"
+    )
     assert result.value == [
         ["applied", "deferred"],
         "patched compute",
@@ -82,8 +87,11 @@ def test_uninstalling_before_the_import_ends_leaves_the_target_alone(fake: Stack
 
 
 def test_a_half_import_that_fails_is_followed_by_a_patched_second_try(fake: Stack) -> None:
-    fake.module("vllm.engine", "import specshim, builtins\n" + ENGINE + "\nif not hasattr(builtins, 'again'):\n"
-                "    builtins.again = True\n    raise ImportError('first try')\n")
+    fake.module(
+        "vllm.engine",
+        "import specshim, builtins\n" + ENGINE + "\nif not hasattr(builtins, 'again'):\n"
+        "    builtins.again = True\n    raise ImportError('first try')\n",
+    )
     result = fake.run(
         """
         try:
@@ -124,7 +132,9 @@ def test_the_spec_of_a_deferred_module_is_an_ordinary_one_afterwards(fake: Stack
 
 
 def test_a_module_with_a_spec_of_another_kind_is_patched_by_the_next_install(fake: Stack) -> None:
-    fake.module("vllm.engine", "class Spec(type(__spec__)): pass\n__spec__.__class__ = Spec\n" + IMPORT_SPECSHIM + ENGINE)
+    fake.module(
+        "vllm.engine", "class Spec(type(__spec__)): pass\n__spec__.__class__ = Spec\n" + IMPORT_SPECSHIM + ENGINE
+    )
     result = fake.run(
         """
         import vllm.engine, specshim, observe

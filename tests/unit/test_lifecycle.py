@@ -34,7 +34,9 @@ def expected_state(order: tuple[str, ...]) -> str:
 
 
 @pytest.mark.parametrize("order", ORDERS, ids=" > ".join)
-def test_any_order_of_import_install_and_uninstall_gives_the_same_behaviour(fake: Stack, order: tuple[str, ...]) -> None:
+def test_any_order_of_import_install_and_uninstall_gives_the_same_behaviour(
+    fake: Stack, order: tuple[str, ...]
+) -> None:
     steps = "\n".join(STEPS[step] for step in order)
     result = fake.run(f"{steps}\nimport observe\nreport(observe.state())")
     assert result.value == expected_state(order)

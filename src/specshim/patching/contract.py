@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import inspect
+import sys
 from typing import Any
 
 from specshim.patching.model import Requires
@@ -13,7 +13,16 @@ from specshim.patching.model import Requires
 def resolve(path: str) -> Any:
     """Return the object at `"module:qualified.name"`; raise ImportError or AttributeError if it is absent."""
     module_name, _, qualname = path.partition(":")
-    obj: Any = importlib.import_module(module_name)
+    try:
+        return _walk(sys.modules[module_name], qualname)
+    except (KeyError, AttributeError):
+        # Not imported yet, or another thread is in the middle of it: only then wait for its import lock. And not with
+        # importlib.import_module, which raises where two threads wait for each other; `fromlist` selects the module
+        # itself and not its topmost package.
+        return _walk(__import__(module_name, fromlist=("__name__",)), qualname)
+
+
+def _walk(obj: Any, qualname: str) -> Any:
     for part in filter(None, qualname.split(".")):
         obj = getattr(obj, part)
     return obj

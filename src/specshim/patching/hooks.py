@@ -1,8 +1,8 @@
 """The one file that touches wrapt's import hooks and the import system.
 
-wrapt calls a hook once, right after the module's body ran. Its limits, kept in here: an exception in a hook makes
-the user's import fail and drops the hook, so that a second import would run unpatched; a hook for a module that is
-already in `sys.modules` runs at once, also while that module's body is still running; a hook cannot be removed.
+wrapt keeps the hooks and calls each once. What it leaves to us: an exception in a hook makes the user's import fail
+and drops the hook, so that a second import would run unpatched; a hook for a module that is already in `sys.modules`
+runs at once, also while that module's body is still running; and its finder can deadlock (see `_Finder`).
 """
 
 from __future__ import annotations
@@ -10,13 +10,17 @@ from __future__ import annotations
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-from wrapt import register_post_import_hook
+from wrapt import notify_module_loaded, register_post_import_hook
+from wrapt.importer import ImportHookFinder
 
 Callback = Callable[[ModuleType, bool], None]
+
+_CALLBACKS = "_specshim_callbacks"
 
 
 class ImportHook:
@@ -44,7 +48,7 @@ class ImportHook:
             self._callback(module, True)
         elif not (self._registered or self.waiting):
             self.waiting = True
-            when_complete(module, self._on_complete)
+            self._wait_for(module)
 
     def _register(self) -> None:
         if self._registered:
@@ -55,6 +59,12 @@ class ImportHook:
             register_post_import_hook(self._on_import, self.name)
         finally:
             self._registering_thread = None
+        _finder.find(self.name)
+
+    def _wait_for(self, module: ModuleType) -> None:
+        spec = module.__spec__
+        if spec is not None and _when_complete(spec, self._on_complete) and not is_half_imported(module):
+            _call_back(spec)  # another thread has completed it since `arm` looked
 
     def _on_import(self, module: ModuleType) -> None:
         if self._registering_thread == threading.get_ident():
@@ -92,30 +102,78 @@ def is_half_imported(module: ModuleType) -> bool:
 
 
 class _WatchedSpec(ModuleSpec):
-    """The spec of a half imported module. The import system sets `_initializing` to False when the import ends.
+    """A spec that tells when the import of its module ends: the import system then sets `_initializing` to False.
 
-    That is the one moment at which a module that somebody else is importing is complete and nobody has used it yet.
+    Until it is set, other threads that import the module wait; so nobody sees the module before it is patched,
+    whichever thread imports it and whoever began to import it.
     """
 
     def __setattr__(self, name: str, value: object) -> None:
-        super().__setattr__(name, value)
-        if name == "_initializing" and not value:
-            _complete(self)
+        if name != "_initializing" or value:
+            super().__setattr__(name, value)
+            return
+        try:
+            _call_back(self)
+        finally:
+            super().__setattr__(name, value)
+            self.__class__ = ModuleSpec  # type: ignore[assignment]
+        _call_back(self)  # what another thread has added since
 
 
-def when_complete(module: ModuleType, callback: Callable[[], None]) -> None:
-    """Call `callback()` when the running import of `module` ends, well or not."""
-    spec = module.__spec__
-    if spec is None or type(spec) not in (ModuleSpec, _WatchedSpec):
-        return  # an importer with specs of its own kind: the next `arm` looks again
-    vars(spec).setdefault("_specshim_callbacks", deque()).append(callback)
+def _when_complete(spec: ModuleSpec, callback: Callable[[], None]) -> bool:
+    """Call `callback()` when the import that has begun, or will begin, with this spec ends, well or not.
+
+    Return False, and do nothing, for the spec of an importer that has a class of its own for its specs.
+    """
+    if type(spec) not in (ModuleSpec, _WatchedSpec):
+        return False
+    vars(spec).setdefault(_CALLBACKS, deque()).append(callback)
     spec.__class__ = _WatchedSpec
-    if not is_half_imported(module):
-        _complete(spec)  # another thread has completed it since it was last looked at
+    return True
 
 
-def _complete(spec: ModuleSpec) -> None:
-    spec.__class__ = ModuleSpec
-    callbacks: deque[Callable[[], None]] = vars(spec)["_specshim_callbacks"]
+def _call_back(spec: ModuleSpec) -> None:
+    callbacks: deque[Callable[[], None]] = vars(spec).get(_CALLBACKS, deque())
     while callbacks:
         callbacks.popleft()()
+
+
+class _Finder:
+    """Finds our targets ahead of wrapt's finder.
+
+    The import system calls finders while it holds its global lock, and wrapt's finder then imports the target's
+    parent package. If another thread is importing that package, the two threads wait for each other for ever.
+    """
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+
+    def find(self, name: str) -> None:
+        """Begin to find the module called `name`."""
+        self._names.add(name)
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return what the other finders return, and have wrapt's hooks called when the import is over."""
+        if name not in self._names:
+            return None
+        for finder in sys.meta_path:
+            if finder is self or isinstance(finder, ImportHookFinder) or not hasattr(finder, "find_spec"):
+                continue
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                # A spec that cannot be watched is left to wrapt's finder, which wraps its loader.
+                return spec if _when_complete(spec, partial(_notify, name)) else None
+        return None
+
+
+_finder = _Finder()
+
+
+def _notify(name: str) -> None:
+    module = sys.modules.get(name)
+    if module is not None:
+        notify_module_loaded(module)

@@ -6,7 +6,6 @@ target, not at `import specshim`.
 
 from __future__ import annotations
 
-import importlib
 import importlib.util
 import sys
 from importlib.machinery import ModuleSpec
@@ -108,7 +107,7 @@ def is_selected(entry: Entry, versions: dict[str, Version]) -> bool:
 
 def load_adapter(entry: Entry) -> Adapter:
     """Import the entry's adapter module and return its adapter."""
-    adapter: Adapter = importlib.import_module(entry.adapter).ADAPTER
+    adapter: Adapter = contract.resolve(f"{entry.adapter}:ADAPTER")
     return adapter
 
 
