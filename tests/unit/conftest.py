@@ -49,7 +49,8 @@ class Engine:
     def helper():
         return "patched helper"
 
-    def make(self=None):
+    @classmethod
+    def make(cls):
         return "patched make"
 
     def added(self):
@@ -76,7 +77,7 @@ def behaviour():
     return [
         Engine().run(),
         Engine().inherited(),
-        Engine.helper(),
+        Engine().helper(),
         Engine.make(),
         hasattr(Engine, "added"),
         hasattr(vllm.engine, "lost"),

@@ -7,6 +7,7 @@ target, not at `import specshim`.
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 from importlib.machinery import ModuleSpec
 from types import ModuleType
@@ -180,7 +181,16 @@ def _unreachable(patches: list[Patch], module: ModuleType) -> tuple[str, ...]:
 def _changes(patch: Patch, module: ModuleType) -> list[Change]:
     if patch.kind == "provide":
         return _provision(patch)
-    return [Assignment(_holder(patch, module), _name(patch), contract.resolve(patch.value))]
+    return [Assignment(_holder(patch, module), _name(patch), _new_object(patch.value))]
+
+
+def _new_object(path: str) -> Any:
+    """Return the object as its owner holds it: a static method as such, not the function that it hands out."""
+    module_name, _, qualname = path.partition(":")
+    owner, _, name = qualname.rpartition(".")
+    if not owner:
+        return contract.resolve(path)
+    return inspect.getattr_static(contract.resolve(f"{module_name}:{owner}"), name)
 
 
 def _provision(patch: Patch) -> list[Change]:
