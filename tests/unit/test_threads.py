@@ -135,7 +135,9 @@ thread.join()
 def test_a_target_whose_body_waits_for_an_importing_thread_is_patched(fake: Stack, module: str) -> None:
     fake.module("vllm.engine", ENGINE + START_A_THREAD.format(module=module))
     first = "" if module == "specshim" else "import specshim\n"
-    result = fake.run(f"{first}import vllm.engine, vllm.config, observe\nreport([observe.state(), observe.outcomes()])", timeout=30)
+    result = fake.run(
+        f"{first}import vllm.engine, vllm.config, observe\nreport([observe.state(), observe.outcomes()])", timeout=30
+    )
     assert result.value == ["patched", {"engine": "applied", "config": "applied"}]
 
 

@@ -40,7 +40,7 @@ def test_patched_functions_are_plain_functions_with_their_own_signature_and_docs
 def test_exceptions_pass_unchanged_and_no_frame_of_the_mechanism_is_in_the_traceback(fake: Stack) -> None:
     fake.module(
         "patches",
-        (fake.root / "patches.py").read_text().replace('return "patched run"', 'return self.original()'),
+        (fake.root / "patches.py").read_text().replace('return "patched run"', "return self.original()"),
     )
     fake.module("vllm.config", "")
     engine = (fake.root / "vllm/engine.py").read_text()
