@@ -115,7 +115,9 @@ TARGETS = (
         ),
         {"vllm": "0.20.0"},
     ),
-    Target("config", "vllm.config", (Entry({"vllm": ">=0.11.0.dev0"}, "specshim.adapters.config"),), {"vllm": "0.20.0"}),
+    Target(
+        "config", "vllm.config", (Entry({"vllm": ">=0.11.0.dev0"}, "specshim.adapters.config"),), {"vllm": "0.20.0"}
+    ),
     Target("functions", "vllm.functions", (Entry({"vllm": ">=0.11.0.dev0"}, "specshim.adapters.functions"),)),
 )
 """

@@ -101,7 +101,8 @@ def test_installing_again_by_every_way_changes_nothing(fake: Stack) -> None:
         import specshim, vllm.engine, vllm.gone, patches
         def objects():
             from vllm.engine import Engine
-            return [*(vars(Engine)[n] for n in ("run", "inherited", "helper", "make", "added")), vllm.engine.lost, vllm.gone]
+            methods = [vars(Engine)[name] for name in ("run", "inherited", "helper", "make", "added")]
+            return [*methods, vllm.engine.lost, vllm.gone]
         first, records = objects(), specshim.status()
         import specshim._plugin
         for _ in range(3):
@@ -190,7 +191,8 @@ def test_a_displaced_patch_is_refused_and_reported_and_not_clobbered(fake: Stack
 before = observe.outcomes()
 specshim.uninstall()
 from vllm.config import Config
-report([before, Engine().run(), Engine().inherited(), Config().load(), observe.outcomes(), observe.record("engine")["reason"]])
+reason = observe.record("engine")["reason"]
+report([before, Engine().run(), Engine().inherited(), Config().load(), observe.outcomes(), reason])
 """
     )
     assert result.value == [

@@ -147,7 +147,8 @@ def test_a_thread_in_a_targets_body_may_import_a_target_whose_contract_needs_the
         (fake.root / "specshim/adapters/__init__.py").read_text(),
         config="""
         ADAPTER = Adapter("config", "why", "upstream", "remove_when", (
-            Patch("config.load", "replace", "Config.load", "patches:Config.load"),), (Requires("vllm.engine:Engine.run"),))
+            Patch("config.load", "replace", "Config.load", "patches:Config.load"),),
+            (Requires("vllm.engine:Engine.run"),))
         """,
     )
     result = fake.run("import specshim, vllm.engine, observe\nreport(observe.outcomes())", timeout=30)

@@ -16,7 +16,8 @@ def test_patched_functions_are_plain_functions_with_their_own_signature_and_docs
         report([
             type(run).__name__, str(inspect.signature(Engine.run)), Engine.run.__doc__, Engine.run.__qualname__,
             Engine.run.__module__, inspect.getsource(Engine.run).split("\\n")[0].strip(), hasattr(run, "__wrapped__"),
-            [type(vars(Engine)[n]).__name__ for n in ("inherited", "helper", "make", "added")], type(vllm.engine.lost).__name__,
+            [type(vars(Engine)[n]).__name__ for n in ("inherited", "helper", "make", "added")],
+            type(vllm.engine.lost).__name__,
             Engine.__module__, Engine.__qualname__, type(Engine).__name__,
         ])
         """
@@ -87,7 +88,11 @@ def test_patched_classes_their_instances_and_their_methods_pickle(fake: Stack) -
 
 def test_an_instance_pickled_while_patched_loads_where_nothing_is_patched(fake: Stack) -> None:
     dumped = fake.run(
-        "import specshim, pickle\nfrom vllm.engine import Engine\nreport([pickle.dumps(Engine()).hex(), Engine().run()])"
+        """
+        import specshim, pickle
+        from vllm.engine import Engine
+        report([pickle.dumps(Engine()).hex(), Engine().run()])
+        """
     ).value
     loaded = fake.run(f"import pickle\nreport(pickle.loads(bytes.fromhex({dumped[0]!r})).run())")
     assert (dumped[1], loaded.value) == ("patched run", "original run")

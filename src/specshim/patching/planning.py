@@ -66,7 +66,7 @@ def plan(target: Target, module: ModuleType, distributions: Distributions, late:
             adapter=adapter.id,
             patches=tuple(patch.id for patch in needed),
             versions=_as_text(versions),
-            verified=_is_verified(target, entry, versions),
+            verified=is_verified(target, entry, versions),
             notes=_unreachable(needed, module) if late else (),
         )
         return Plan(record, [change for patch in needed for change in _changes(patch, module)])
@@ -106,6 +106,13 @@ def is_selected(entry: Entry, versions: dict[str, Version]) -> bool:
     return all(in_range(versions[package], specifiers) for package, specifiers in entry.ranges.items())
 
 
+def is_verified(target: Target, entry: Entry, versions: dict[str, Version]) -> bool:
+    """Tell whether ranges select the entry for these versions, and none is newer than the newest verified one."""
+    return is_selected(entry, versions) and not any(
+        is_newer_release(versions[package], newest) for package, newest in target.last_verified.items()
+    )
+
+
 def load_adapter(entry: Entry) -> Adapter:
     """Import the entry's adapter module and return its adapter."""
     adapter: Adapter = contract.resolve(f"{entry.adapter}:ADAPTER")
@@ -118,12 +125,6 @@ def _nothing(target: Target, outcome: Outcome, reason: str, versions: dict[str, 
 
 def _as_text(versions: dict[str, Version]) -> dict[str, str]:
     return {package: str(version) for package, version in versions.items()}
-
-
-def _is_verified(target: Target, entry: Entry, versions: dict[str, Version]) -> bool:
-    return is_selected(entry, versions) and not any(
-        is_newer_release(versions[package], newest) for package, newest in target.last_verified.items()
-    )
 
 
 def _holder(patch: Patch, module: ModuleType) -> Any:
