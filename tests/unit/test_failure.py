@@ -25,7 +25,7 @@ BROKEN_ADAPTERS = {
     "adapter is absent": "",
     "value is absent": 'ADAPTER = Adapter("a", "w", "u", "r", (Patch("p", "set", "Engine.run", "patches:absent"),))',
     "value does not import": 'ADAPTER = Adapter("a", "w", "u", "r", (Patch("p", "set", "Engine.run", "broken:x"),))',
-    "contract is nonsense": 'ADAPTER = Adapter("a", "w", "u", "r", (Patch("p", "set", "Engine.x", "patches:lost"),), (5,))',
+    "contract is bad": 'ADAPTER = Adapter("a", "w", "u", "r", (Patch("p", "set", "Engine.x", "patches:lost"),), (5,))',
 }
 
 
