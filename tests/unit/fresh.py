@@ -110,7 +110,7 @@ class Stack:
         clean = {k: v for k, v in os.environ.items() if not k.startswith(("SPECSHIM_", "VLLM_", "PYTHONWARNINGS"))}
         process = subprocess.run(
             [sys.executable, *python, str(script)],
-            env={**clean, "PYTHONPATH": str(self.root), **(env or {})},
+            env={**clean, "PYTHONPATH": os.pathsep.join([str(self.root), str(SPECSHIM.parent)]), **(env or {})},
             cwd=self.root,
             capture_output=True,
             text=True,

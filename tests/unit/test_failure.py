@@ -55,7 +55,7 @@ def test_the_reason_of_a_failure_names_the_exception(fake: Stack) -> None:
 
 def test_a_failed_target_is_not_tried_again_by_every_install(fake: Stack) -> None:
     fake.adapters(table_of(fake), engine_ge_0_17="raise RuntimeError('broken adapter')")
-    result = fake.run("import specshim, vllm.engine\nfor _ in range(3): specshim.install()")
+    result = fake.run("import specshim, vllm.engine\nfor _ in range(3): specshim.install()", python=("-W", "always"))
     assert len(result.warnings) == 1
 
 

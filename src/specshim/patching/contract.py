@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
 import sys
 from typing import Any
@@ -16,10 +17,8 @@ def resolve(path: str) -> Any:
     try:
         return _walk(sys.modules[module_name], qualname)
     except (KeyError, AttributeError):
-        # Not imported yet, or another thread is in the middle of it: only then wait for its import lock. And not with
-        # importlib.import_module, which raises where two threads wait for each other; `fromlist` selects the module
-        # itself and not its topmost package.
-        return _walk(__import__(module_name, fromlist=("__name__",)), qualname)
+        # Not imported yet, or another thread is in the middle of it: only then wait for its import lock.
+        return _walk(importlib.import_module(module_name), qualname)
 
 
 def _walk(obj: Any, qualname: str) -> Any:
