@@ -22,7 +22,7 @@ def test_import_adds_its_own_modules_and_nothing_else_to_what_it_depends_on(stac
     result = stack.run(
         """
         import sys
-        import wrapt, packaging.specifiers, importlib.metadata
+        import wrapt, packaging.specifiers, importlib.metadata, __future__
         before = set(sys.modules)
         import specshim
         report(sorted(set(sys.modules) - before))

@@ -275,21 +275,71 @@ def test_a_second_module_object_of_a_target_is_patched_by_install(fake: Stack) -
     assert result.value == [["patched", "patched run"], "original", "original run"]
 
 
-def test_a_module_that_replaces_itself_in_sys_modules_is_patched_where_users_see_it(fake: Stack) -> None:
-    fake.module(
-        "vllm.functions",
-        """
-        import sys, types
-        class Lazy(types.ModuleType):
-            def compute(self):
-                return "original compute"
-        lazy = Lazy(__name__)
-        lazy.__spec__ = __spec__
-        sys.modules[__name__] = lazy
-        """,
-    )
-    result = fake.run("import specshim\nimport vllm.functions\nreport(vllm.functions.compute())")
+REPLACES_ITSELF = """
+import sys, types
+class Lazy(types.ModuleType):
+    def compute(self):
+        return "original compute"
+lazy = Lazy(__name__)
+lazy.__spec__ = __spec__
+sys.modules[__name__] = lazy
+"""
+SPECS_OF_ANOTHER_KIND = """
+import importlib.machinery, sys
+class Spec(importlib.machinery.ModuleSpec): pass
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        spec = importlib.machinery.PathFinder.find_spec(name, path, target)
+        if spec is not None:
+            spec.__class__ = Spec
+        return spec
+sys.meta_path.insert(0, Finder)
+"""
+
+
+@pytest.mark.parametrize("importer", ["", SPECS_OF_ANOTHER_KIND], ids=["ordinary spec", "spec of another kind"])
+def test_a_module_that_replaces_itself_in_sys_modules_is_patched_where_users_see_it(fake: Stack, importer: str) -> None:
+    fake.module("vllm.functions", REPLACES_ITSELF)
+    result = fake.run(f"{importer}\nimport specshim\nimport vllm.functions\nreport(vllm.functions.compute())")
     assert result.value == "patched compute"
+
+
+def test_a_target_that_cannot_be_found_fails_as_it_would_without_specshim(fake: Stack) -> None:
+    (fake.root / "vllm/engine.py").unlink()
+    result = fake.run(
+        """
+        import specshim
+        try:
+            import vllm.engine
+        except ModuleNotFoundError as error:
+            report([str(error), error.name, specshim.status()])
+        """
+    )
+    assert result.value == ["No module named 'vllm.engine'", "vllm.engine", []]
+
+
+def test_the_hooks_of_others_on_the_same_module_are_called_too(fake: Stack) -> None:
+    result = fake.run(
+        """
+        import wrapt
+        seen = []
+        wrapt.register_post_import_hook(lambda module: seen.append(["before", module.Engine().run()]), "vllm.engine")
+        import specshim
+        wrapt.register_post_import_hook(lambda module: seen.append(["after", module.Engine().run()]), "vllm.engine")
+        import vllm.engine
+        report(seen)
+        """
+    )
+    assert result.value == [["before", "original run"], ["after", "patched run"]]
+
+
+def test_the_loader_and_the_spec_of_a_target_are_what_they_would_be_without_specshim(fake: Stack) -> None:
+    look = """
+import inspect, vllm.engine as m
+report([repr(m), repr(m.__spec__), type(m.__loader__).__name__, inspect.getsource(m)])
+"""
+    assert fake.run(f"import specshim{look}").value == fake.run(look).value
 
 
 def test_without_the_targets_nothing_is_imported_and_nothing_is_said(stack: Stack) -> None:
