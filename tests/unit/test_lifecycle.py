@@ -258,6 +258,35 @@ def test_a_provided_module_can_be_used_in_every_form_of_import(fake: Stack) -> N
     assert result.value == ["lost and found"] * 4 + ["vllm.gone", "specshim (patches)"]
 
 
+def test_a_module_is_provided_below_a_plain_module_that_is_no_package(stack: Stack) -> None:
+    stack.module("vllm.utils", "def get_hash_fn_by_name(name):\n    return name\n").distribution("vllm", "0.11.0")
+    stack.package("speculators").distribution("speculators", "0.4.0.1")
+    result = stack.run(
+        """
+        import specshim
+        from vllm.utils.hashing import get_hash_fn_by_name
+        report([get_hash_fn_by_name("sha256"), [r.outcome.value for r in specshim.status()]])
+        """
+    )
+    assert result.value == ["sha256", ["applied"]]
+
+
+def test_additive_patches_of_a_module_that_has_everything_are_not_needed(stack: Stack) -> None:
+    names = ("_get_kv_cache_groups_uniform_spec", "get_kv_cache_config_from_groups", "unify_hybrid_kv_cache_specs")
+    stack.module("vllm.v1.core.kv_cache_utils", "\n".join(f"{name} = 'original'" for name in names))
+    stack.distribution("vllm", "0.1.dev1+gabc").package("speculators").distribution("speculators", "0.4.0.1")
+    result = stack.run(
+        """
+        import specshim
+        import vllm.v1.core.kv_cache_utils as utils
+        (record,) = specshim.status()
+        report([utils.unify_hybrid_kv_cache_specs, record.outcome.value, record.reason])
+        """
+    )
+    assert result.value == ["original", "not needed", "the installed module has everything"]
+    assert result.stderr == ""
+
+
 def test_a_second_module_object_of_a_target_is_patched_by_install(fake: Stack) -> None:
     result = fake.run(
         """
@@ -337,7 +366,8 @@ def test_the_hooks_of_others_on_the_same_module_are_called_too(fake: Stack) -> N
 def test_the_loader_and_the_spec_of_a_target_are_what_they_would_be_without_specshim(fake: Stack) -> None:
     look = """
 import inspect, vllm.engine as m
-report([repr(m), repr(m.__spec__), type(m.__loader__).__name__, inspect.getsource(m)])
+spec = m.__spec__
+report([type(spec).__name__, type(m.__loader__).__name__, spec.loader is m.__loader__, inspect.getsource(m)])
 """
     assert fake.run(f"import specshim{look}").value == fake.run(look).value
 
