@@ -287,7 +287,7 @@ def test_additive_patches_of_a_module_that_has_everything_are_not_needed(stack: 
     assert result.stderr == ""
 
 
-def test_a_second_module_object_of_a_target_is_patched_by_install(fake: Stack) -> None:
+def test_a_target_that_is_imported_anew_is_patched_anew_and_both_are_undone(fake: Stack) -> None:
     result = fake.run(
         """
         import sys
@@ -295,13 +295,27 @@ def test_a_second_module_object_of_a_target_is_patched_by_install(fake: Stack) -
         first = vllm.engine.Engine
         del sys.modules["vllm.engine"]
         import vllm.engine
-        specshim.install()
-        states = [observe.state(), first().run()]
+        states = [vllm.engine.Engine is first, observe.state(), first().run()]
         specshim.uninstall()
         report([states, observe.state(), first().run()])
         """
     )
-    assert result.value == [["patched", "patched run"], "original", "original run"]
+    assert result.value == [[False, "patched", "patched run"], "original", "original run"]
+
+
+def test_a_reloaded_target_is_patched_again_by_uninstalling_and_installing(fake: Stack) -> None:
+    result = fake.run(
+        """
+        import importlib
+        import specshim, vllm.engine, observe
+        importlib.reload(vllm.engine)
+        specshim.uninstall()
+        between = vllm.engine.Engine().run()
+        specshim.install()
+        report([between, vllm.engine.Engine().run(), observe.outcomes()])
+        """
+    )
+    assert result.value == ["original run", "patched run", {"engine": "applied"}]
 
 
 REPLACES_ITSELF = """

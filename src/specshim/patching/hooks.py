@@ -59,7 +59,7 @@ class ImportHook:
             register_post_import_hook(self._on_import, self.name)
         finally:
             self._registering_thread = None
-        _finder.find(self.name)
+        _finder.find(self)
 
     def _wait_for(self, module: ModuleType) -> None:
         spec = module.__spec__
@@ -72,7 +72,7 @@ class ImportHook:
             self._registered = False
             self.arm()
         else:
-            self._call_during_import(module, late=False)
+            self.call_during_import(module, late=False)
 
     def _on_complete(self) -> None:
         self.waiting = False
@@ -80,9 +80,10 @@ class ImportHook:
         if module is None:
             self._register()  # its import failed, and may be tried again
         else:
-            self._call_during_import(module, late=True)
+            self.call_during_import(module, late=True)
 
-    def _call_during_import(self, module: ModuleType, late: bool) -> None:
+    def call_during_import(self, module: ModuleType, late: bool) -> None:
+        """Call back for a module whose import is about to end; if that raises, the import fails and is forgotten."""
         # A module may have put another object in its own place, as transformers does: that one is what users see.
         module = sys.modules.get(self.name, module)
         try:
@@ -139,26 +140,28 @@ def _call_back(spec: ModuleSpec) -> None:
 
 
 class _Finder:
-    """Finds our targets ahead of wrapt's finder.
+    """Finds our targets ahead of wrapt's finder, and again if they are removed from `sys.modules` and imported anew.
 
     The import system calls finders while it holds its global lock, and wrapt's finder then imports the target's
     parent package. If another thread is importing that package, the two threads wait for each other for ever.
     """
 
     def __init__(self) -> None:
-        self._names: set[str] = set()
+        self._hooks: dict[str, list[ImportHook]] = {}
 
-    def find(self, name: str) -> None:
-        """Begin to find the module called `name`."""
-        self._names.add(name)
+    def find(self, hook: ImportHook) -> None:
+        """Begin to find the hook's module."""
+        hooks = self._hooks.setdefault(hook.name, [])
+        if hook not in hooks:
+            hooks.append(hook)
         if self not in sys.meta_path:
             sys.meta_path.insert(0, self)
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return what the other finders return, and have wrapt's hooks called when the import is over."""
-        if name not in self._names:
+        """Return what the other finders return, and have the hooks called when the import is over."""
+        if name not in self._hooks:
             return None
         for finder in sys.meta_path:
             if finder is self or isinstance(finder, ImportHookFinder) or not hasattr(finder, "find_spec"):
@@ -166,14 +169,17 @@ class _Finder:
             spec = finder.find_spec(name, path, target)
             if spec is not None:
                 # A spec that cannot be watched is left to wrapt's finder, which wraps its loader.
-                return spec if _when_complete(spec, partial(_notify, name)) else None
+                return spec if _when_complete(spec, partial(self._notify, name)) else None
         return None
+
+    def _notify(self, name: str) -> None:
+        module = sys.modules.get(name)
+        if module is None:
+            return
+        notify_module_loaded(module)
+        # wrapt calls a hook for the first import only. To be called twice for one module does no harm.
+        for hook in self._hooks[name]:
+            hook.call_during_import(module, late=False)
 
 
 _finder = _Finder()
-
-
-def _notify(name: str) -> None:
-    module = sys.modules.get(name)
-    if module is not None:
-        notify_module_loaded(module)

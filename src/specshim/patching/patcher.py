@@ -130,6 +130,8 @@ class Patcher:
         message = f"{target.id} was not patched and {target.module} is as installed: {reason}"
         strict = is_strict()
         with _LOCK:
+            if self._is_settled(target, module):  # by another thread, or switched off meanwhile
+                return
             self._records[target.id] = Record(target.id, target.module, Outcome.FAILED, reason)
             if not strict:
                 self._settled[target.id] = module
