@@ -10,10 +10,9 @@ failed patch into errors.
 from __future__ import annotations
 
 import logging
-import os
 
+from specshim._patcher import patcher
 from specshim._version import __version__
-from specshim.adapters import DISTRIBUTIONS, TARGETS
 from specshim.errors import (
     CaptureError,
     EngineFailedError,
@@ -24,7 +23,7 @@ from specshim.errors import (
     TargetChangedError,
 )
 from specshim.patching.model import Outcome, Record
-from specshim.patching.patcher import Patcher
+from specshim.patching.switches import is_off
 
 __all__ = [
     "CaptureError",
@@ -44,24 +43,29 @@ __all__ = [
 
 logging.getLogger("specshim").addHandler(logging.NullHandler())
 
-# `importlib.reload(specshim)` must not patch twice, so the patcher outlives this module's namespace.
-_patcher: Patcher = globals().get("_patcher") or Patcher(TARGETS, DISTRIBUTIONS)
-
 
 def install() -> None:
-    """Arm the import hooks, and patch targets that are already imported. Importing specshim does this for you."""
-    if os.environ.get("SPECSHIM_DISABLE") != "1":
-        _patcher.install()
+    """Arm the import hooks, and patch targets that are already imported. Importing specshim does this for you.
+
+    Does nothing under `SPECSHIM_DISABLE=1`. With `SPECSHIM_STRICT=1` it raises if a target that is already imported
+    cannot be patched.
+    """
+    if not is_off():
+        patcher.install()
 
 
 def uninstall() -> None:
-    """Give every patched name its original object back; what somebody else has displaced is reported, not touched."""
-    _patcher.uninstall()
+    """Give every patched name its original object back.
+
+    A target of which somebody else has displaced a patch is left alone, with a warning, and stays in `status()` as
+    displaced. Whoever imported a patched module-level name by name keeps the patched object.
+    """
+    patcher.uninstall()
 
 
 def status() -> list[Record]:
-    """Return what became of each target in this process: applied, not needed, skipped, failed, displaced or undone."""
-    return _patcher.records()
+    """Return what became of each target in this process; each `Record` says which outcome, and why."""
+    return patcher.records()
 
 
 install()

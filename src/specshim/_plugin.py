@@ -4,7 +4,8 @@ from __future__ import annotations
 
 
 def register() -> None:
-    """Arm the import hooks. vLLM calls this unguarded in each of its processes, so it is cheap and does not raise."""
-    import specshim
+    """Do nothing more: importing this module imported specshim, and that armed the hooks.
 
-    specshim.install()
+    vLLM calls this unguarded and repeatedly, so it cannot fail, and it does not bring back what the user has undone
+    with `specshim.uninstall()`.
+    """

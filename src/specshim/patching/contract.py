@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import sys
 from typing import Any
 
 from specshim.patching.model import Requires
@@ -13,7 +14,14 @@ from specshim.patching.model import Requires
 def resolve(path: str) -> Any:
     """Return the object at `"module:qualified.name"`; raise ImportError or AttributeError if it is absent."""
     module_name, _, qualname = path.partition(":")
-    obj: Any = importlib.import_module(module_name)
+    try:
+        return _walk(sys.modules[module_name], qualname)
+    except (KeyError, AttributeError):
+        # Not imported yet, or another thread is in the middle of it: only then wait for its import lock.
+        return _walk(importlib.import_module(module_name), qualname)
+
+
+def _walk(obj: Any, qualname: str) -> Any:
     for part in filter(None, qualname.split(".")):
         obj = getattr(obj, part)
     return obj
@@ -29,13 +37,8 @@ def differences(requirements: tuple[Requires, ...]) -> list[str]:
             found.append(f"{requirement.path} is absent ({error})")
             continue
         found += _parameter_differences(requirement, obj)
-        names = _field_names(obj)
-        found += [
-            f"{requirement.path} has no {name!r}"
-            for name in requirement.fields
-            if name not in names and not hasattr(obj, name)
-        ]
-        found += [f"{requirement.path} has {name!r}" for name in requirement.without if name in names]
+        found += [f"{requirement.path} has no {name!r}" for name in requirement.fields if not _has(obj, name)]
+        found += [f"{requirement.path} has {name!r}" for name in requirement.without if _has(obj, name)]
     return found
 
 
@@ -55,7 +58,8 @@ def _parameter_differences(requirement: Requires, obj: Any) -> list[str]:
     ]
 
 
-def _field_names(obj: Any) -> set[str]:
-    if dataclasses.is_dataclass(obj):
-        return {field.name for field in dataclasses.fields(obj)}
-    return set(getattr(obj, "__struct_fields__", ()))
+def _has(obj: Any, name: str) -> bool:
+    # A dataclass field without a default is no attribute of the class.
+    return hasattr(obj, name) or (
+        dataclasses.is_dataclass(obj) and any(field.name == name for field in dataclasses.fields(obj))
+    )

