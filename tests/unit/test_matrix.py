@@ -11,7 +11,7 @@ import yaml
 from packaging.version import Version
 
 from specshim.adapters import TARGETS
-from specshim.patching.patcher import select
+from specshim.patching.planning import select
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CELLS = yaml.safe_load((ROOT / "compat_matrix.yaml").read_text())["cells"]

@@ -33,11 +33,8 @@ def prepare_start_method() -> None:
 
 def fork_is_safe() -> bool:
     """Tell whether a child forked now could use the accelerator. The child only looks and exits."""
-    checks = [
-        module._is_in_bad_fork
-        for module in (torch.cuda, getattr(torch, "xpu", None))
-        if hasattr(module, "_is_in_bad_fork")
-    ]
+    modules = [getattr(torch, name) for name in ("cuda", "xpu") if hasattr(torch, name)]
+    checks = [module._is_in_bad_fork for module in modules if hasattr(module, "_is_in_bad_fork")]
     with warnings.catch_warnings():
         # Python 3.12 warns of forks beside threads; this child takes no lock.
         warnings.simplefilter("ignore", DeprecationWarning)
