@@ -1,6 +1,7 @@
 """The patching mechanism: it knows nothing of vLLM, transformers or speculators.
 
-`model` says what a patch, an adapter and a target are; `versions` finds what is installed; `contract` compares an
-adapter's expectations with the real objects; `patcher` selects, checks, applies and undoes; `hooks` is the only file
-that touches wrapt's import hooks.
+`model` says what a patch, an adapter and a target are. `hooks` tells when a target has been imported. `patcher` is the
+life cycle: arm, patch, record, undo. `planning` decides what a target needs, with `versions` (what is installed),
+`contract` (what an adapter expects of the real objects) and `changes` (how something is changed and put back).
+`switches` reads the environment.
 """
