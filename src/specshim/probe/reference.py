@@ -27,7 +27,7 @@ class Reference:
 
         self.model: Any = AutoModelForCausalLM.from_pretrained(model_path, attn_implementation="eager").float().eval()
         text_config = self.model.config.get_text_config()
-        self.layers = find_decoder(self.model, text_config.num_hidden_layers).layers
+        self.layers: Iterable[Any] = find_decoder(self.model, text_config.num_hidden_layers).layers
         self._cache: dict[tuple[int, ...], list[torch.Tensor]] = {}
 
     def states(self, prompt: Iterable[int]) -> list[torch.Tensor]:
@@ -37,12 +37,16 @@ class Reference:
             self._cache[key] = self._forward(list(key))
         return self._cache[key]
 
+    def forget_model(self) -> None:
+        """Free the weights; states that were computed already stay available."""
+        self.model, self.layers = None, []
+
     def _forward(self, prompt: list[int]) -> list[torch.Tensor]:
         found: list[torch.Tensor] = []
 
         def hook(_module: Any, _args: Any, output: Any) -> None:
             hidden = output[0] if isinstance(output, tuple) else output
-            found.append(hidden[0].detach().clone())
+            found.append(hidden.reshape(-1, hidden.shape[-1]).detach().clone())
 
         handles = [layer.register_forward_hook(hook) for layer in self.layers]
         try:

@@ -1,0 +1,73 @@
+"""In a forked child: write a tiny model, extract with a real engine, compare every row with transformers."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from specshim.probe.reference import Reference, max_abs_error, max_relative_error
+from specshim.probe.tiny_models import VOCABULARY_SIZE
+from specshim.probe.tiny_models.text import TEXT_MODELS, make_text
+
+# Out of order; the last layer, the first, and one between.
+LAYER_IDS = [5, 0, 3]
+MAX_MODEL_LEN = 256
+# Less than the longest prompts, so that they are prefilled in chunks.
+TOKENS_PER_STEP = 64
+
+
+def make_prompts(count: int = 12, longest: int = 150, seed: int = 1) -> list[list[int]]:
+    """Return prompts of 3 to `longest` tokens, without the special tokens."""
+    rng = random.Random(seed)
+    lengths = [3, longest, *(rng.randint(3, longest) for _ in range(count - 2))]
+    return [[rng.randrange(3, VOCABULARY_SIZE) for _ in range(length)] for length in lengths]
+
+
+def compare_text(name: str, **engine_args: Any) -> dict[str, Any]:
+    """Return the errors of every row of `TEXT_MODELS[name]` against transformers, and what the capture found."""
+    with TemporaryDirectory() as folder:
+        make_text(name, Path(folder))
+        tiny = TEXT_MODELS[name]
+        return compare(Path(folder), Reference(folder), tiny.dtype, **(tiny.engine_args | engine_args))
+
+
+def compare(folder: Path, reference: Reference, dtype: str, **engine_args: Any) -> dict[str, Any]:
+    """Return `relative`, `absolute` (largest errors), `rows`, `dtypes` and `info` of prompts in order and reversed."""
+    from speculators.data_generation.vllm_hidden_states_generator import VllmHiddenStatesGenerator
+
+    from tests.runtime.forked import in_process
+
+    prompts = make_prompts()
+    expected = [reference.states(prompt) for prompt in prompts]
+    reference.forget_model()
+    _inspect_models_here()
+    arguments = {
+        "max_model_len": MAX_MODEL_LEN,
+        "max_num_batched_tokens": TOKENS_PER_STEP,
+        "dtype": dtype,
+    } | engine_args
+    with in_process(VllmHiddenStatesGenerator)(str(folder), LAYER_IDS, **arguments) as generator:
+        results = [*generator.generate(prompts), *reversed(generator.generate(prompts[::-1]))]
+        scheduled = generator.vllm_config.scheduler_config
+        info = generator.capture_info
+        chunked = scheduled.max_num_batched_tokens == TOKENS_PER_STEP
+    pairs = list(zip(results, [*prompts, *prompts], [*expected, *expected], strict=True))
+    assert all(result["input_ids"].tolist() == prompt for result, prompt, _ in pairs)
+    return {
+        "relative": max(max_relative_error(result, LAYER_IDS, states) for result, _, states in pairs),
+        "absolute": max(max_abs_error(result, LAYER_IDS, states) for result, _, states in pairs),
+        "rows": sum(len(rows) for result, _, _ in pairs for rows in result["hidden_states"]),
+        "dtypes": sorted({str(rows.dtype) for result in results for rows in result["hidden_states"]}),
+        "chunked": chunked,
+        "info": info,
+    }
+
+
+def _inspect_models_here() -> None:
+    """Let vLLM look at a model class in this process; its own way imports vLLM anew in a subprocess, for 20 s."""
+    from vllm.model_executor.models import registry
+
+    if hasattr(registry, "_run_in_subprocess"):
+        registry._run_in_subprocess = lambda function: function()
