@@ -7,9 +7,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import torch
+
 from specshim.probe.reference import Reference, max_abs_error, max_relative_error
-from specshim.probe.tiny_models import VOCABULARY_SIZE
 from specshim.probe.tiny_models.text import TEXT_MODELS, make_text
+from specshim.probe.tiny_models.wrappers import FIRST_PLACEHOLDER, WRAPPERS, make_wrapperfrom tests.architectures.without_torchvision import pretend_torchvision
 
 # Out of order; the last layer, the first, and one between.
 LAYER_IDS = [5, 0, 3]
@@ -22,7 +24,7 @@ def make_prompts(count: int = 12, longest: int = 150, seed: int = 1) -> list[lis
     """Return prompts of 3 to `longest` tokens, without the special tokens."""
     rng = random.Random(seed)
     lengths = [3, longest, *(rng.randint(3, longest) for _ in range(count - 2))]
-    return [[rng.randrange(3, VOCABULARY_SIZE) for _ in range(length)] for length in lengths]
+    return [[rng.randrange(3, FIRST_PLACEHOLDER) for _ in range(length)] for length in lengths]
 
 
 def compare_text(name: str, **engine_args: Any) -> dict[str, Any]:
@@ -30,7 +32,23 @@ def compare_text(name: str, **engine_args: Any) -> dict[str, Any]:
     with TemporaryDirectory() as folder:
         make_text(name, Path(folder))
         tiny = TEXT_MODELS[name]
-        return compare(Path(folder), Reference(folder), tiny.dtype, **(tiny.engine_args | engine_args))
+        reference = Reference(folder)
+        if tiny.config == "DeepseekV3Config" and "llama_4_scaling" in tiny.written:
+            _scale_queries(reference.model, **tiny.written["llama_4_scaling"])
+        return compare(Path(folder), reference, tiny.dtype, **(tiny.engine_args | engine_args))
+
+
+def compare_wrapper(name: str, **engine_args: Any) -> dict[str, Any]:
+    """Return the same for `WRAPPERS[name]`, with text prompts."""
+    pretend_torchvision()
+    with TemporaryDirectory() as folder:
+        make_wrapper(name, Path(folder))
+        tiny = WRAPPERS[name]
+        no_media = {"limit_mm_per_prompt": dict.fromkeys(tiny.modalities, 0)}
+        reference = Reference(folder, tiny.auto_class)
+        if tiny.reference_part:
+            reference.model = getattr(reference.model, tiny.reference_part)
+        return compare(Path(folder), reference, "float32", **(no_media | engine_args))
 
 
 def compare(folder: Path, reference: Reference, dtype: str, **engine_args: Any) -> dict[str, Any]:
@@ -39,6 +57,7 @@ def compare(folder: Path, reference: Reference, dtype: str, **engine_args: Any) 
 
     from tests.runtime.forked import in_process
 
+    torch.set_num_threads(1)  # more only wait for each other in models this small
     prompts = make_prompts()
     expected = [reference.states(prompt) for prompt in prompts]
     reference.forget_model()
@@ -63,6 +82,18 @@ def compare(folder: Path, reference: Reference, dtype: str, **engine_args: Any) 
         "chunked": chunked,
         "info": info,
     }
+
+
+def _scale_queries(model: Any, beta: float, original_max_position_embeddings: int) -> None:
+    """Give transformers' DeepSeek-V3 the long-context query scaling that only vLLM's has."""
+
+    def scale(_module: Any, _args: Any, queries: torch.Tensor) -> torch.Tensor:
+        positions = torch.arange(queries.shape[1]).div(original_max_position_embeddings, rounding_mode="floor")
+        return queries * (1 + beta * torch.log1p(positions))[None, :, None]
+
+    for name, module in model.named_modules():
+        if name.endswith("q_b_proj"):
+            module.register_forward_hook(scale)
 
 
 def _inspect_models_here() -> None:

@@ -21,11 +21,12 @@ TOLERANCES = {"float32": RELATIVE_TOLERANCE, "float16": 0.02, "bfloat16": 0.1}
 class Reference:
     """Hidden states after each decoder layer, by transformers, float32, eager attention, on the CPU."""
 
-    def __init__(self, model_path: str | Path) -> None:
-        """Load the model at `model_path` with transformers."""
-        from transformers import AutoModelForCausalLM
+    def __init__(self, model_path: str | Path, auto_class: str = "AutoModelForCausalLM") -> None:
+        """Load the model at `model_path` with that auto class of transformers (wrappers need another than text)."""
+        import transformers
 
-        self.model: Any = AutoModelForCausalLM.from_pretrained(model_path, attn_implementation="eager").float().eval()
+        auto = getattr(transformers, auto_class)
+        self.model: Any = auto.from_pretrained(model_path, attn_implementation="eager").float().eval()
         text_config = self.model.config.get_text_config()
         self.layers: Iterable[Any] = find_decoder(self.model, text_config.num_hidden_layers).layers
         self._cache: dict[tuple[int, ...], list[torch.Tensor]] = {}

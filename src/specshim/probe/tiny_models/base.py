@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ HIDDEN_SIZE = 128
 NUM_HEADS = 4
 HEAD_DIM = 32
 
-# Their initial values keep a recurrence stable, so they stay as they are.
-_KEPT = ("A_log", "dt_bias", "conv1d")
+# Their initial values keep a recurrence stable, or fit into the bfloat16 in which some activations keep them.
+_KEPT = ("A_log", "dt_bias", "conv1d", "act_fn")
 
 
 def randomise(model: Any, seed: int) -> None:
     """Fill matrices with 0.08 * N(0, 1) and add 0.1 * N(0, 1) to vectors (norm weights, biases), reproducibly.
 
-    Parameters of state-space recurrences keep their initial values.
+    Parameters of state-space recurrences and of activations keep their initial values.
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -36,14 +37,21 @@ def randomise(model: Any, seed: int) -> None:
                 parameter.add_(0.1 * noise)
 
 
-def write_tokenizer(folder: Path, vocabulary_size: int = VOCABULARY_SIZE) -> None:
-    """Write a word-level tokenizer: `t<n>` is token n; 0, 1 and 2 are unknown, begin and end."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
+def write_tokenizer(
+    folder: Path, vocabulary_size: int = VOCABULARY_SIZE, names: Mapping[int, str] | None = None
+) -> None:
+    """Write a word-level tokenizer: `t<n>` is token n; 0, 1 and 2 are unknown, begin and end.
 
-    special = ["<unk>", "<s>", "</s>"]
-    words = special + [f"t{n}" for n in range(len(special), vocabulary_size)]
+    `names` gives other names to some tokens, such as placeholders of images; they are special tokens.
+    """
+    from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+
+    special = {0: "<unk>", 1: "<s>", 2: "</s>"} | dict(names or {})
+    words = [special.get(n, f"t{n}") for n in range(vocabulary_size)]
     tokenizer = Tokenizer(models.WordLevel({word: n for n, word in enumerate(words)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    if names:
+        tokenizer.add_special_tokens([AddedToken(name, normalized=False) for name in names.values()])
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {
         # The one class name that transformers 4 and 5 both read.

@@ -61,6 +61,11 @@ YARN = {
     "mscale": 1.0,
     "mscale_all_dim": 1.0,
 }
+# transformers' DeepSeek-V2 does not scale its softmax by mscale.
+PLAIN_YARN = YARN | {"mscale": 0.0, "mscale_all_dim": 0.0, "attention_factor": 1.0}
+# Queries are multiplied by 1 + beta log(1 + position // 64).
+QUERY_SCALING = {"beta": 0.1, "original_max_position_embeddings": 64}
+QUERY_SCALING_ROPE = {"llama_4_scaling_beta": 0.1, "original_max_position_embeddings": 64}
 # The latent sizes that vLLM's MLA kernels know.
 LATENT_ATTENTION = {
     "kv_lora_rank": 512,
@@ -69,7 +74,6 @@ LATENT_ATTENTION = {
     "qk_nope_head_dim": 32,
     "v_head_dim": 32,
     "rope_scaling": YARN,
-    "head_dim": None,
 }
 DEEPSEEK_SPARSE = {
     "moe_intermediate_size": 64,
@@ -103,7 +107,7 @@ class TinyModel:
 
 
 def _latent(config: str, written: dict[str, Any] | None = None, **more: Any) -> TinyModel:
-    fields = MULTI_HEAD | LATENT_ATTENTION | DEEPSEEK_SPARSE | more
+    fields = {k: v for k, v in MULTI_HEAD.items() if k != "head_dim"} | LATENT_ATTENTION | DEEPSEEK_SPARSE | more
     # With MLA, vLLM's CPU backend turns chunked prefill off; without, the same layers run chunked.
     return TinyModel(config, fields, written=written or {}, environment={"VLLM_MLA_DISABLE": "1"})
 
@@ -134,15 +138,15 @@ TEXT_MODELS: dict[str, TinyModel] = {
     "Arcee": TinyModel("ArceeConfig"),
     "SeedOss": TinyModel("SeedOssConfig"),
     "Ernie4.5": TinyModel("Ernie4_5Config"),
-    "HunYuan dense": TinyModel("HunYuanDenseV1Config"),
+    "HunYuan dense": TinyModel("HunYuanDenseV1Config", written={"use_qk_norm": True}),
     "Helium": TinyModel("HeliumConfig"),
     "Ministral3": TinyModel(
         "Ministral3Config",
         SIZES
         | {
-            "rope_parameters": YARN | {"llama_4_scaling_beta": 0.1},
+            "rope_parameters": YARN | QUERY_SCALING_ROPE,
         },
-        written={"llama_4_scaling": {"beta": 0.1, "original_max_position_embeddings": 1024}},
+        written={"llama_4_scaling": QUERY_SCALING},
     ),
     # Norms before and after, sandwich or post-norm only.
     "Gemma2": TinyModel(
@@ -178,12 +182,6 @@ TEXT_MODELS: dict[str, TinyModel] = {
         | {"bias": False, "multi_query": True, "parallel_attn": True, "new_decoder_architecture": False},
     ),
     "Bloom": TinyModel("BloomConfig", GPT_SIZES | {"tie_word_embeddings": True, "hidden_size": HIDDEN_SIZE}),
-    "MPT": TinyModel(
-        "MptConfig",
-        TOKENS
-        | {"d_model": HIDDEN_SIZE, "n_layers": NUM_LAYERS, "n_heads": NUM_HEADS, "expansion_ratio": 2}
-        | {"max_seq_len": 4096, "no_bias": True, "tie_word_embeddings": True},
-    ),
     "Persimmon": TinyModel("PersimmonConfig", MULTI_HEAD),
     "StarCoder2": TinyModel("Starcoder2Config", SIZES | {"sliding_window": None}),
     # Mixtures of experts.
@@ -219,9 +217,13 @@ TEXT_MODELS: dict[str, TinyModel] = {
         | {"moe_intermediate_size": 64, "moe_num_experts": 4, "moe_k": 2, "moe_num_shared_experts": 1}
         | {"moe_layer_start_index": 1, "moe_layer_end_index": NUM_LAYERS - 1, "moe_layer_interval": 1},
     ),
-    "Dots1": TinyModel("Dots1Config", SIZES | DEEPSEEK_SPARSE),
+    "Dots1": TinyModel("Dots1Config", SIZES | DEEPSEEK_SPARSE, written=DEEPSEEK_FILE),
     "MiniMax-M2": TinyModel("MiniMaxM2Config", SIZES | {"num_local_experts": 4, "num_experts_per_tok": 2}),
-    "PhiMoE": TinyModel("PhimoeConfig", SIZES | {"num_local_experts": 4, "sliding_window": None}),
+    "PhiMoE": TinyModel(
+        "PhimoeConfig",
+        SIZES | {"num_local_experts": 4, "sliding_window": None, "attention_bias": True, "lm_head_bias": True},
+        written={"architectures": ["PhiMoEForCausalLM"]},
+    ),
     "Afmoe": TinyModel(
         "AfmoeConfig",
         SIZES | SPARSE | {"num_dense_layers": 1, "num_shared_experts": 1, "sliding_window": WINDOW},
@@ -243,13 +245,17 @@ TEXT_MODELS: dict[str, TinyModel] = {
     ),
     # Latent attention.
     "DeepSeek-V2": _latent(
-        "DeepseekV2Config", topk_method="greedy", scoring_func="softmax", norm_topk_prob=False, moe_layer_freq=1
+        "DeepseekV2Config",
+        rope_scaling=PLAIN_YARN,
+        topk_method="greedy",
+        scoring_func="softmax",
+        norm_topk_prob=False,
+        moe_layer_freq=1,
     ),
     "DeepSeek-V3": _latent("DeepseekV3Config", DEEPSEEK_FILE),
     "DeepSeek-V3, query scaling": _latent(
         "DeepseekV3Config",
-        # From position 64 on, queries are scaled by 1 + beta log(1 + position // 64).
-        DEEPSEEK_FILE | {"llama_4_scaling": {"beta": 0.1, "original_max_position_embeddings": 64}},
+        DEEPSEEK_FILE | {"llama_4_scaling": QUERY_SCALING},
     ),
     # Layers of several kinds in one model; convolutions and recurrences.
     "LFM2": TinyModel(
@@ -286,9 +292,10 @@ TEXT_MODELS: dict[str, TinyModel] = {
     # Several streams.
     "Gemma3n": TinyModel(
         "Gemma3nTextConfig",
-        SIZES
+        TIED
         | {"vocab_size_per_layer_input": VOCABULARY_SIZE, "hidden_size_per_layer_input": 16, "sliding_window": WINDOW}
-        | {"num_kv_shared_layers": 2, "laurel_rank": 8, "activation_sparsity_pattern": [0.0] * NUM_LAYERS},
+        | {"num_kv_shared_layers": 2, "laurel_rank": 8, "activation_sparsity_pattern": [0.0] * NUM_LAYERS}
+        | {"layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2},
     ),
     "Gemma4": TinyModel(
         "Gemma4TextConfig",
