@@ -11,7 +11,8 @@ import torch
 
 from specshim.probe.reference import Reference, max_abs_error, max_relative_error
 from specshim.probe.tiny_models.text import TEXT_MODELS, make_text
-from specshim.probe.tiny_models.wrappers import FIRST_PLACEHOLDER, WRAPPERS, make_wrapperfrom tests.architectures.without_torchvision import pretend_torchvision
+from specshim.probe.tiny_models.wrappers import FIRST_PLACEHOLDER, WRAPPERS, make_wrapper
+from tests.architectures.without_torchvision import pretend_torchvision
 
 # Out of order; the last layer, the first, and one between.
 LAYER_IDS = [5, 0, 3]
