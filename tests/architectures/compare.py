@@ -62,7 +62,7 @@ def compare(folder: Path, reference: Reference, dtype: str, **engine_args: Any) 
     prompts = make_prompts()
     expected = [reference.states(prompt) for prompt in prompts]
     reference.forget_model()
-    _inspect_models_here()
+    inspect_models_here()
     arguments = {
         "max_model_len": MAX_MODEL_LEN,
         "max_num_batched_tokens": TOKENS_PER_STEP,
@@ -97,7 +97,7 @@ def _scale_queries(model: Any, beta: float, original_max_position_embeddings: in
             module.register_forward_hook(scale)
 
 
-def _inspect_models_here() -> None:
+def inspect_models_here() -> None:
     """Let vLLM look at a model class in this process; its own way imports vLLM anew in a subprocess, for 20 s."""
     from vllm.model_executor.models import registry
 

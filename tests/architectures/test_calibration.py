@@ -10,6 +10,7 @@ from torch import nn
 
 from specshim.errors import CaptureError
 from specshim.extraction.capture import HiddenStatesCapture
+from specshim.extraction.decoder_layers import norms_of
 
 HIDDEN, LAYERS = 16, 4
 
@@ -237,6 +238,19 @@ def test_a_final_norm_that_does_not_run_as_a_module_is_refused():
     model.model.final = "_functional"
     with pytest.raises(CaptureError, match=r"TinyForCausalLM: no norm of the hidden size ran after .*\.3"):
         _assert_exact(model)
+
+
+def test_norms_of_queries_and_norms_that_reduce_over_ranks_are_not_computed_again():
+    class RMSNormTP(FusedNorm):
+        pass
+
+    model = TinyForCausalLM(*[PairLayer] * LAYERS)
+    for layer in model.model.layers:
+        layer.q_norm = FusedNorm()
+        layer.whole_norm = RMSNormTP()
+    names = [path for path, _ in norms_of(model)]
+    assert len(names) == LAYERS + 1
+    assert all(name.endswith(("input_layernorm", "model.norm")) for name in names)
 
 
 def test_a_layer_that_returns_only_its_own_part_is_refused():

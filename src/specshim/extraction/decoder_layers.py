@@ -14,6 +14,7 @@ from specshim.errors import CaptureError
 # Parts of a multimodal wrapper that have layers of their own but are not the language model's decoder.
 _OTHER_TOWERS = ("vision", "visual", "audio", "image", "video", "speech", "encoder", "projector", "sound")
 
+_OF_HEADS = re.compile(r"^(q|k|v|qk|kv|query|key|value)_")
 _NORM_NAME = re.compile(r"norm|^ln(_|\d|$)|^layer_?norm")
 
 
@@ -39,13 +40,19 @@ class Decoder:
 
 
 def norms_of(model: Any) -> list[tuple[str, nn.Module]]:
-    """Return every norm in the model with its path, by class name or by the names that GPT-2-like models give it."""
-    return [
-        (path, module)
-        for path, module in model.named_modules()
-        if next(module.children(), None) is None
-        and ("norm" in type(module).__name__.lower() or _NORM_NAME.search(path.rpartition(".")[2].lower()))
-    ]
+    """Return every norm that may run on the residual stream, with its path: by class name or by GPT-2's names.
+
+    Norms of queries, keys and values are left out. Some of them reduce over the tensor-parallel ranks, and one rank
+    that computes such a norm again would wait for the others forever.
+    """
+    return [(path, module) for path, module in model.named_modules() if _is_norm(path.rpartition(".")[2], module)]
+
+
+def _is_norm(name: str, module: nn.Module) -> bool:
+    if next(module.children(), None) is not None or hasattr(module, "tp_world") or _OF_HEADS.search(name.lower()):
+        return False
+    class_name = type(module).__name__
+    return not class_name.endswith("TP") and bool("norm" in class_name.lower() or _NORM_NAME.search(name.lower()))
 
 
 def find_decoder(model: Any, num_layers: int) -> Decoder:
