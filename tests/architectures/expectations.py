@@ -27,6 +27,7 @@ EXPECTED_FAILURES: dict[str, list[tuple[str, str]]] = {
     # vLLM's CPU kernels before 0.17 lack these.
     "GPT-OSS": [("vllm<0.17", "expected scalar type BFloat16 but found Float")],
     "Llama4": [("vllm<0.17", "assert not apply_router_weight_on_input")],
+    "Llama 4, wrapper": [("vllm<0.17", "assert not apply_router_weight_on_input")],
     "LFM2": [("vllm<0.17", CONVOLUTION)],
     "Qwen3-Next": [("vllm<0.17", CONVOLUTION)],
     "Jamba": [("vllm<0.17", CONVOLUTION)],
@@ -51,7 +52,7 @@ RULES: dict[str, set[str]] = {
     "Exaone4, hybrid": _FIRST,
     "StableLM": _FIRST,
     "GraniteMoE hybrid, attention layers": _FIRST,
-    "AyaVision (wrapper)": _FIRST,
+    "AyaVision, wrapper": _FIRST,
     "OLMo2": {"single tensor"},
     "GPT-NeoX": {"single tensor"},
     "StarCoder2": {"single tensor"},

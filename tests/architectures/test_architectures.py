@@ -6,7 +6,6 @@ A reason is tried out, not believed: if the architecture runs after all, its tes
 from __future__ import annotations
 
 import re
-from functools import partial
 
 import pytest
 
@@ -26,7 +25,7 @@ ENVIRONMENT = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 def _run(name, function, dtype, architecture_table, environment=None):
     reason = expected_failure(name)
     try:
-        report = run_forked(partial(function, name), env=ENVIRONMENT | (environment or {}))
+        report = run_forked(function, name, env=ENVIRONMENT | (environment or {}))
     except AssertionError as error:
         message = str(error)
         if reason is None:
@@ -55,25 +54,15 @@ def test_text(name, architecture_table):
 
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_wrapper_with_text_prompts(name, architecture_table):
-    info = _run(f"{name} (wrapper)", _Named(name), "float32", architecture_table)
+    info = _run(name, compare_wrapper, "float32", architecture_table)
     assert info["decoder"] == WRAPPERS[name].decoder
-
-
-class _Named:
-    """Wrappers share names with text models in the table, so they are called by their own."""
-
-    def __init__(self, name):
-        self.name = name
-
-    def __call__(self, _name):
-        return compare_wrapper(self.name)
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_an_unknown_residual_stream_is_refused_before_any_data(name, architecture_table):
     reason = expected_failure(name)
     with pytest.raises(AssertionError) as caught:
-        run_forked(partial(compare_text, name), env=ENVIRONMENT | TEXT_MODELS[name].environment)
+        run_forked(compare_text, name, env=ENVIRONMENT | TEXT_MODELS[name].environment)
     message = str(caught.value)
     if reason is not None:
         assert re.search(reason, message), message

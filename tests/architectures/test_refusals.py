@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -33,7 +32,7 @@ def _make_generator_of_another_class(architecture):
 
 def test_a_looped_model_is_refused_by_name():
     with pytest.raises(AssertionError) as caught:
-        run_forked(partial(_make_generator_of_another_class, "IQuestLoopCoderForCausalLM"), env=ENVIRONMENT)
+        run_forked(_make_generator_of_another_class, "IQuestLoopCoderForCausalLM", env=ENVIRONMENT)
     message = str(caught.value)
     assert "CaptureError: IQuestLoopCoderForCausalLM: decoder layer 0 (model.layers) ran more than once" in message
     assert "In a looped model a layer id does not say which pass is meant" in message

@@ -79,46 +79,48 @@ CLIP = TOWER | {"model_type": "clip_vision_model", "projection_dim": 64}
 SIGLIP = TOWER | {"model_type": "siglip_vision_model"}
 
 WRAPPERS: dict[str, TinyWrapper] = {
-    "LLaVA": TinyWrapper("LlavaConfig", LLAMA, CLIP, fields={"image_token_index": IMAGE, "image_seq_length": 16}),
-    "LLaVA-NeXT": TinyWrapper(
+    "LLaVA, wrapper": TinyWrapper(
+        "LlavaConfig", LLAMA, CLIP, fields={"image_token_index": IMAGE, "image_seq_length": 16}
+    ),
+    "LLaVA-NeXT, wrapper": TinyWrapper(
         "LlavaNextConfig",
         LLAMA,
         CLIP,
         fields={"image_token_index": IMAGE, "image_seq_length": 16, "image_grid_pinpoints": [[56, 56]]},
     ),
-    "Mistral3": TinyWrapper(
+    "Mistral3, wrapper": TinyWrapper(
         "Mistral3Config",
         SIZES | {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "sliding_window": None},
         TOWER | {"model_type": "pixtral", "head_dim": HEAD_DIM, "image_size": 112},
         fields={"image_token_index": IMAGE, "spatial_merge_size": 2},
     ),
-    "Gemma3": TinyWrapper(
+    "Gemma3, wrapper": TinyWrapper(
         "Gemma3Config",
         TIED | {"model_type": "gemma3_text", "sliding_window": 32, "query_pre_attn_scalar": 32},
         SIGLIP | {"vision_use_head": False},
         fields={"mm_tokens_per_image": 4, "image_token_index": IMAGE, "boi_token_index": START, "eoi_token_index": END},
     ),
-    "Idefics3": TinyWrapper(
+    "Idefics3, wrapper": TinyWrapper(
         "Idefics3Config",
         LLAMA,
         TOWER | {"model_type": "idefics3_vision"},
         decoder="model.text_model.layers",
         fields={"image_token_id": IMAGE, "scale_factor": 2},
     ),
-    "SmolVLM": TinyWrapper(
+    "SmolVLM, wrapper": TinyWrapper(
         "SmolVLMConfig",
         LLAMA,
         TOWER | {"model_type": "smolvlm_vision"},
         decoder="model.text_model.layers",
         fields={"image_token_id": IMAGE, "scale_factor": 2},
     ),
-    "AyaVision": TinyWrapper(
+    "AyaVision, wrapper": TinyWrapper(
         "AyaVisionConfig",
         TIED | {"model_type": "cohere2", "architectures": ["Cohere2ForCausalLM"], "sliding_window": 4096},
         SIGLIP | {"vision_use_head": False},
         fields={"image_token_index": IMAGE, "downsample_factor": 2},
     ),
-    "BLIP-2": TinyWrapper(
+    "BLIP-2, wrapper": TinyWrapper(
         "Blip2Config",
         SIZES | {"model_type": "opt", "architectures": ["OPTForCausalLM"], "ffn_dim": 256, "word_embed_proj_dim": 128},
         TOWER | {"model_type": "blip_2_vision_model"},
@@ -130,35 +132,35 @@ WRAPPERS: dict[str, TinyWrapper] = {
             "image_token_index": IMAGE,
         },
     ),
-    "InternVL": TinyWrapper(
+    "InternVL, wrapper": TinyWrapper(
         "InternVLConfig",
         QWEN2,
         TOWER | {"model_type": "internvl_vision", "image_size": [56, 56], "patch_size": [14, 14]},
         fields={"image_token_id": IMAGE, "image_seq_length": 4},
         modalities=("image", "video"),
     ),
-    "Qwen2-VL": TinyWrapper(
+    "Qwen2-VL, wrapper": TinyWrapper(
         "Qwen2VLConfig",
         SIZES | {"model_type": "qwen2_vl_text", "rope_scaling": SECTIONS},
         QWEN_TOWER | {"model_type": "qwen2_vl", "hidden_size": 128},
         fields=QWEN_TOKENS,
         modalities=("image", "video"),
     ),
-    "Qwen2.5-VL": TinyWrapper(
+    "Qwen2.5-VL, wrapper": TinyWrapper(
         "Qwen2_5_VLConfig",
         SIZES | {"model_type": "qwen2_5_vl_text", "rope_scaling": SECTIONS},
         QWEN_TOWER | {"model_type": "qwen2_5_vl"},
         fields=QWEN_TOKENS,
         modalities=("image", "video"),
     ),
-    "Qwen3-VL": TinyWrapper(
+    "Qwen3-VL, wrapper": TinyWrapper(
         "Qwen3VLConfig",
         SIZES | {"model_type": "qwen3_vl_text", "rope_scaling": SECTIONS | {"mrope_interleaved": True}},
         QWEN_TOWER | {"model_type": "qwen3_vl"},
         fields=QWEN_TOKENS,
         modalities=("image", "video"),
     ),
-    "Llama 4": TinyWrapper(
+    "Llama 4, wrapper": TinyWrapper(
         "Llama4Config",
         SIZES
         | {"model_type": "llama4_text", "num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 256}
