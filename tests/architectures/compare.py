@@ -41,6 +41,18 @@ def compare_text(name: str, **engine_args: Any) -> dict[str, Any]:
         return compare(Path(folder), reference, tiny.dtype, **(tiny.engine_args | adapted | engine_args))
 
 
+def make_generator(name: str) -> None:
+    """Make a generator of `TEXT_MODELS[name]` and nothing else: for models that are refused."""
+    from speculators.data_generation.vllm_hidden_states_generator import VllmHiddenStatesGenerator
+
+    from tests.runtime.forked import in_process
+
+    inspect_models_here()
+    with TemporaryDirectory() as folder:
+        make_text(name, Path(folder))
+        in_process(VllmHiddenStatesGenerator)(folder, [0], max_model_len=MAX_MODEL_LEN, dtype=TEXT_MODELS[name].dtype)
+
+
 def compare_wrapper(name: str, **engine_args: Any) -> dict[str, Any]:
     """Return the same for `WRAPPERS[name]`, with text prompts."""
     pretend_torchvision()

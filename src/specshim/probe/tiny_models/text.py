@@ -171,7 +171,7 @@ TEXT_MODELS: dict[str, TinyModel] = {
     "Cohere2": TinyModel("Cohere2Config", TIED | {"sliding_window": WINDOW}),
     "StableLM": TinyModel("StableLmConfig"),
     "Phi": TinyModel("PhiConfig", MULTI_HEAD | {"intermediate_size": 4 * HIDDEN_SIZE}),
-    "GPT-NeoX": TinyModel("GPTNeoXConfig"),
+    "GPT-NeoX": TinyModel("GPTNeoXConfig", MULTI_HEAD),
     "GPT-J": TinyModel("GPTJConfig", GPT_SIZES | {"rotary_dim": 16}),
     "GPT2": TinyModel("GPT2Config", GPT_SIZES),
     "GPT-BigCode": TinyModel("GPTBigCodeConfig", GPT_SIZES),
@@ -189,7 +189,7 @@ TEXT_MODELS: dict[str, TinyModel] = {
     "Qwen2-MoE": TinyModel("Qwen2MoeConfig", SIZES | SPARSE | {"shared_expert_intermediate_size": 64}),
     "Qwen3-MoE": TinyModel("Qwen3MoeConfig", SIZES | SPARSE | {"norm_topk_prob": True}),
     "OLMoE": TinyModel("OlmoeConfig", SIZES | SPARSE),
-    "FlexOlmo": TinyModel("FlexOlmoConfig", SIZES | SPARSE),
+    "FlexOlmo": TinyModel("FlexOlmoConfig", SIZES | {"num_experts": 4, "num_experts_per_tok": 2}),
     "GraniteMoE": TinyModel("GraniteMoeConfig", SIZES | {"num_local_experts": 4}),
     "GraniteMoE, shared expert": TinyModel(
         "GraniteMoeSharedConfig", SIZES | {"num_local_experts": 4, "shared_intermediate_size": 64}
@@ -218,7 +218,9 @@ TEXT_MODELS: dict[str, TinyModel] = {
         | {"moe_layer_start_index": 1, "moe_layer_end_index": NUM_LAYERS - 1, "moe_layer_interval": 1},
     ),
     "Dots1": TinyModel("Dots1Config", SIZES | DEEPSEEK_SPARSE, written=DEEPSEEK_FILE),
-    "MiniMax-M2": TinyModel("MiniMaxM2Config", SIZES | {"num_local_experts": 4, "num_experts_per_tok": 2}),
+    "MiniMax-M2": TinyModel(
+        "MiniMaxM2Config", SIZES | {"num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": HEAD_DIM}
+    ),
     "PhiMoE": TinyModel(
         "PhimoeConfig",
         SIZES | {"num_local_experts": 4, "sliding_window": None, "attention_bias": True, "lm_head_bias": True},
@@ -227,6 +229,7 @@ TEXT_MODELS: dict[str, TinyModel] = {
     "Afmoe": TinyModel(
         "AfmoeConfig",
         SIZES | SPARSE | {"num_dense_layers": 1, "num_shared_experts": 1, "sliding_window": WINDOW},
+        written={"score_func": "sigmoid", "route_norm": True},
     ),
     "Llama4": TinyModel(
         "Llama4TextConfig",
