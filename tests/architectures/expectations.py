@@ -22,7 +22,10 @@ EXPECTED_FAILURES: dict[str, list[tuple[str, str]]] = {
     "MiniMax-M2": [("transformers<5", NOT_IN_TRANSFORMERS)],
     "Afmoe": [("transformers<5", NOT_IN_TRANSFORMERS)],
     "Nemotron-H, attention and MLP layers": [("transformers<5", NOT_IN_TRANSFORMERS)],
-    "OLMo hybrid": [("transformers<5", NOT_IN_TRANSFORMERS)],
+    "OLMo hybrid": [
+        ("transformers<5", NOT_IN_TRANSFORMERS),
+        ("vllm>=0.17", "module 'triton' has no attribute 'set_allocator'"),
+    ],
     "Gemma4": [("transformers<5", NOT_IN_TRANSFORMERS)],
     "HRM": [("transformers<5", NOT_IN_TRANSFORMERS)],
     # transformers 5 writes the experts in a layout that vLLM's DBRX does not read.
@@ -42,6 +45,7 @@ EXPECTED_FAILURES: dict[str, list[tuple[str, str]]] = {
 # Where vLLM itself computes otherwise than transformers; a wrong row is still off by about 1.
 RELATIVE_TOLERANCES: dict[str, float] = {
     "Apertus": 0.01,  # vLLM's xIELU evaluates its parameters in bfloat16
+    "Qwen3-Next": 0.2,  # bfloat16 in a recurrence, which adds up along the prompt
     "Bloom": 0.005,  # vLLM's GELU is the exact one, Bloom's the tanh approximation
 }
 

@@ -210,7 +210,11 @@ TEXT_MODELS: dict[str, TinyModel] = {
         dtype="bfloat16",
     ),
     "Glm4-MoE": TinyModel("Glm4MoeConfig", SIZES | DEEPSEEK_SPARSE),
-    "Glm4-MoE lite": _latent("Glm4MoeLiteConfig", DEEPSEEK_FILE),
+    "Glm4-MoE lite": _latent(
+        "Glm4MoeLiteConfig",
+        DEEPSEEK_FILE,
+        routed_scaling_factor=1.0,  # vLLM's CPU kernels do not apply it here
+    ),
     "Ernie4.5-MoE": TinyModel(
         "Ernie4_5_MoeConfig",
         SIZES

@@ -71,6 +71,8 @@ class TinyWrapper:
     auto_class: str = "AutoModelForImageTextToText"
     # The part of transformers' model that runs on text alone, where the whole one wants pictures.
     reference_part: str = ""
+    # vLLM asks some processors for token counts also when no picture may come.
+    image_processor: str = ""
 
 
 LLAMA = SIZES | {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
@@ -119,6 +121,7 @@ WRAPPERS: dict[str, TinyWrapper] = {
         TIED | {"model_type": "cohere2", "architectures": ["Cohere2ForCausalLM"], "sliding_window": 4096},
         SIGLIP | {"vision_use_head": False},
         fields={"image_token_index": IMAGE, "downsample_factor": 2},
+        image_processor="GotOcr2ImageProcessor",
     ),
     "BLIP-2, wrapper": TinyWrapper(
         "Blip2Config",
@@ -193,5 +196,8 @@ def make_wrapper(name: str, folder: Path, seed: int = 0) -> Path:
     if "architectures" in tiny.text:
         written["text_config"]["architectures"] = tiny.text["architectures"]
     path.write_text(json.dumps(written, indent=1))
+    if tiny.image_processor:
+        processor = {"image_processor_type": tiny.image_processor}
+        (folder / "preprocessor_config.json").write_text(json.dumps(processor))
     write_tokenizer(folder, names=PLACEHOLDERS)
     return folder
