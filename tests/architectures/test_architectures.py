@@ -18,6 +18,8 @@ from tests.runtime.forked import run_forked
 
 # Two runs (in order, reversed) of twelve prompts, three layers each.
 FEWEST_ROWS = 2 * 12 * len(LAYER_IDS) * 3
+# Where every wrapper that vLLM runs through its transformers backend has its decoder.
+TRANSFORMERS_BACKEND = "model.language_model.layers"
 # The children take one thread each, which vLLM then must not bind to all cores.
 ENVIRONMENT = {"VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 
@@ -55,7 +57,7 @@ def test_text(name, architecture_table):
 @pytest.mark.parametrize("name", WRAPPERS)
 def test_wrapper_with_text_prompts(name, architecture_table):
     info = _run(name, compare_wrapper, "float32", architecture_table)
-    assert info["decoder"] == WRAPPERS[name].decoder
+    assert info["decoder"] in (WRAPPERS[name].decoder, TRANSFORMERS_BACKEND)
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -223,7 +223,9 @@ TEXT_MODELS: dict[str, TinyModel] = {
     ),
     "Dots1": TinyModel("Dots1Config", SIZES | DEEPSEEK_SPARSE, written=DEEPSEEK_FILE),
     "MiniMax-M2": TinyModel(
-        "MiniMaxM2Config", SIZES | {"num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": HEAD_DIM}
+        "MiniMaxM2Config",
+        SIZES | {"num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": HEAD_DIM},
+        written={"scoring_func": "sigmoid", "rotary_dim": HEAD_DIM},
     ),
     "PhiMoE": TinyModel(
         "PhimoeConfig",
@@ -233,7 +235,7 @@ TEXT_MODELS: dict[str, TinyModel] = {
     "Afmoe": TinyModel(
         "AfmoeConfig",
         SIZES | SPARSE | {"num_dense_layers": 1, "num_shared_experts": 1, "sliding_window": WINDOW},
-        written={"score_func": "sigmoid", "route_norm": True},
+        written={"score_func": "sigmoid", "route_norm": True, "n_group": 1, "topk_group": 1},
     ),
     "Llama4": TinyModel(
         "Llama4TextConfig",
