@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from specshim.errors import CaptureError
+from specshim.extraction import residual_stream
 from specshim.extraction.capture import HiddenStatesCapture
 from specshim.extraction.decoder_layers import norms_of
 
@@ -205,6 +206,17 @@ def test_a_small_last_layer_in_bfloat16_is_still_read_right():
         layer.proj.weight.data.mul_(0.05)
         layer.proj.bias.data.mul_(0.05)
     assert _assert_exact(model).rule == "first of the pair"
+
+
+def test_a_few_very_large_values_do_not_hide_that_all_others_are_wrong():
+    output = torch.ones(5, HIDDEN, dtype=torch.bfloat16)
+    output[:, 0] = 1000
+    wrong = output.clone()
+    wrong[:, 1:] = 40
+    norm = nn.Identity()
+    errors = residual_stream.norm_errors({"single tensor": wrong}, norm, output)
+    assert errors["single tensor"][0] < residual_stream.ROUNDING * torch.finfo(torch.bfloat16).eps
+    assert not residual_stream.fitting_rules(errors, torch.bfloat16)
 
 
 def test_classes_with_different_rules_each_get_their_own():

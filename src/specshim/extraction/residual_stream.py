@@ -19,8 +19,9 @@ FIRST = "first of the pair"
 SINGLE = "single tensor"
 RULES = (SUM, FIRST, SINGLE)
 
-# How far a norm that is computed again may be from the model's own result, in units of its dtype's epsilon and
-# relative to the largest value. It is a function of one row, so the right reading is off by about one epsilon.
+# How far a norm that is computed again may be from the model's own result, in units of its dtype's epsilon: it is a
+# function of one row, so the right reading is off by about one. Both the largest error and the mean must be within,
+# as a few very large values, which trained models have, would hide that all others are wrong.
 ROUNDING = 8
 # In a narrow dtype a wrong reading can come within that: the residual stream of a deep model hardly changes its
 # direction in one layer. The right one is still much nearer, as only a fused addition rounds otherwise.
@@ -76,12 +77,13 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
 def norm_errors(
     readings: dict[str, torch.Tensor], norm: torch.nn.Module, norm_output: torch.Tensor
 ) -> dict[str, tuple[float, float]]:
-    """Return rule -> (largest, mean) error, relative to the largest value, of `norm` on each reading.
+    """Return rule -> (largest error / largest value, mean error / mean value) of `norm` on each reading.
 
     `norm_output` of shape (tokens, hidden size) is what the model itself got from that norm.
     """
     expected = norm_output.float()
-    scale = expected.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
+    tiny = torch.finfo(torch.float32).tiny
+    largest, mean = expected.abs().max().clamp_min(tiny), expected.abs().mean().clamp_min(tiny)
     errors = {}
     for rule, stream in readings.items():
         try:
@@ -92,15 +94,15 @@ def norm_errors(
         produced = produced[0] if isinstance(produced, (tuple, list)) else produced
         if not isinstance(produced, torch.Tensor) or produced.shape != expected.shape:
             continue
-        difference = (produced.float() - expected).abs() / scale
-        errors[rule] = (float(difference.max()), float(difference.mean()))
+        difference = (produced.float() - expected).abs()
+        errors[rule] = (float(difference.max() / largest), float(difference.mean() / mean))
     return errors
 
 
 def fitting_rules(errors: dict[str, tuple[float, float]], dtype: torch.dtype) -> Sequence[str]:
     """Return the rules whose error is rounding of `dtype`; one that is clearly nearer than the others stands alone."""
     tolerance = ROUNDING * torch.finfo(dtype).eps
-    fitting = sorted((mean, rule) for rule, (largest, mean) in errors.items() if largest <= tolerance)
+    fitting = sorted((mean, rule) for rule, (largest, mean) in errors.items() if max(largest, mean) <= tolerance)
     if len(fitting) > 1 and fitting[0][0] * CLEARLY_NEARER < fitting[1][0]:
         del fitting[1:]
     return [rule for _, rule in fitting]
