@@ -225,7 +225,7 @@ TEXT_MODELS: dict[str, TinyModel] = {
     "MiniMax-M2": TinyModel(
         "MiniMaxM2Config",
         SIZES | {"num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": HEAD_DIM},
-        written={"scoring_func": "sigmoid", "rotary_dim": HEAD_DIM},
+        written={"scoring_func": "sigmoid", "rotary_dim": HEAD_DIM, "use_routing_bias": True},
     ),
     "PhiMoE": TinyModel(
         "PhimoeConfig",
