@@ -29,8 +29,9 @@ def main(arguments: list[str] | None = None) -> int:
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     warnings.filterwarnings("ignore", message="Field name .* shadows")
 
-    import torch
     from speculators.data_generation.vllm_hidden_states_generator import VllmHiddenStatesGenerator
+
+    import torch
 
     from specshim.probe.reference import TOLERANCES, Reference, max_abs_error, max_relative_error
     from specshim.probe.tiny_models import VOCABULARY_SIZE, make_llama
