@@ -65,6 +65,7 @@ def test_public_attributes(generator, llama):
     assert generator.executor.collective_rpc("check_health") == [None]
     assert not generator.scheduler.has_unfinished_requests()
     assert generator.capture_info == {
+        "architecture": "LlamaForCausalLM",
         "decoder": "model.layers",
         "layer_class": "LlamaDecoderLayer",
         "runner": "V1",

@@ -11,7 +11,8 @@ import torch
 from specshim.errors import CaptureError
 from specshim.extraction import residual_stream
 from specshim.extraction.batch_order import order_reader, scheduled_positions
-from specshim.extraction.decoder_layers import find_decoder
+from specshim.extraction.calibration import Calibration
+from specshim.extraction.decoder_layers import find_decoder, norms_of
 
 
 @dataclass
@@ -62,34 +63,35 @@ class HiddenStatesCapture:
     def __init__(self, runner: Any, layer_ids: list[int], num_layers: int, captures: bool) -> None:
         """Find the decoder, hook its layers and the runner's `execute_model`. Raises CaptureError if it cannot."""
         model = runner.get_model() if hasattr(runner, "get_model") else runner.model
+        self.architecture = type(model).__qualname__
         self.decoder = find_decoder(model, num_layers)
         self.runner_kind, self._read_order = order_reader(runner)
         self.layer_ids = tuple(dict.fromkeys(layer_ids))
-        self.held_layer_ids = tuple(i for i in self.layer_ids if self.decoder.is_held(i)) if captures else ()
-        self.rule: str | None = None
+        held = [i for i in range(num_layers) if self.decoder.is_held(i)]
+        # Empty where another pipeline stage holds it.
+        self._last_layer_id = tuple(i for i in held if i == num_layers - 1)
+        self.held_layer_ids = tuple(i for i in self.layer_ids if i in held) if captures else ()
+        # Layer id -> rule; empty until the first step, or until another pipeline stage brings it.
+        self.rules: dict[int, str] = {}
         self.rows: dict[str, RequestRows] = {}
-        self._last_layer_id = len(self.decoder.layers) - 1
-        self._holds_last_layer = self.decoder.is_held(self._last_layer_id)
         self._runner = runner
         self._step_tokens = 0
         self._step_rows: dict[int, torch.Tensor] = {}
-        self._readings: dict[int, dict[str, torch.Tensor]] = {}
-        self._norm_outputs: list[tuple[torch.nn.Module, torch.Tensor]] = []
+        self._calibration: Calibration | None = Calibration(self.decoder) if captures else None
         self._hooks: list[Any] = []
         self._calibration_hooks: list[Any] = []
         if not captures:
             return
         self._original_execute_model: Callable[..., Any] = runner.execute_model
         runner.execute_model = self._execute_model
-        for layer_id in self.held_layer_ids:
-            self._hooks.append(self.decoder.layers[layer_id].register_forward_hook(self._layer_hook(layer_id)))
-        if self._holds_last_layer:
-            if self._last_layer_id not in self.held_layer_ids:
-                hook = self._layer_hook(self._last_layer_id)
-                last_layer = self.decoder.layers[self._last_layer_id]
-                self._calibration_hooks.append(last_layer.register_forward_hook(hook))
-            for _, norm in self.decoder.norms():
-                self._calibration_hooks.append(norm.register_forward_hook(self._norm_hook))
+        for layer_id in held:
+            hook = self.decoder.layers[layer_id].register_forward_hook(self._layer_hook(layer_id))
+            (self._hooks if layer_id in self.held_layer_ids else self._calibration_hooks).append(hook)
+        for name, norm in norms_of(model):
+            self._calibration_hooks.append(norm.register_forward_hook(self._norm_hook(name)))
+        for module in self.decoder.beside_the_layers():
+            self._calibration_hooks.append(module.register_forward_pre_hook(self._consumer_hook))
+        self._calibration_hooks.append(self.decoder.owner.register_forward_hook(self._owner_hook))
 
     def remove(self) -> None:
         """Take every hook off again and forget all rows."""
@@ -103,18 +105,40 @@ class HiddenStatesCapture:
 
     def describe(self) -> dict[str, Any]:
         """Return what was found, in plain values: decoder path, layer class, runner kind, rule, layers held here."""
-        held = next((layer for i, layer in enumerate(self.decoder.layers) if self.decoder.is_held(i)), None)
+        held = [i for i in range(len(self.decoder.layers)) if self.decoder.is_held(i)]
         return {
+            "architecture": self.architecture,
             "decoder": self.decoder.path,
-            "layer_class": type(held).__qualname__,
+            "layer_class": ", ".join(dict.fromkeys(self.decoder.layer_class(i) for i in held)),
             "runner": self.runner_kind,
             "rule": self.rule,
             "layer_ids": list(self.held_layer_ids),
         }
 
+    @property
+    def rule(self) -> str | None:
+        """The rule that was found here, or "class: rule; class: rule" where classes differ; None if one is missing."""
+        if any(i not in self.rules for i in self.held_layer_ids):
+            return None
+        by_class = {self.decoder.layer_class(i): rule for i, rule in self.rules.items()}
+        if len(set(by_class.values())) <= 1:
+            return next(iter(by_class.values()), None)
+        return "; ".join(f"{layer_class}: {rule}" for layer_class, rule in sorted(by_class.items()))
+
     def set_rule(self, rule: str) -> None:
-        """Use the rule that another pipeline stage calibrated."""
-        self.rule = rule
+        """Use the rule that another pipeline stage calibrated for the layers that this stage could not prove.
+
+        Raises CaptureError if it is not one rule for all layers.
+        """
+        missing = [i for i in self.held_layer_ids if i not in self.rules]
+        if missing and rule not in residual_stream.RULES:
+            raise CaptureError(
+                f"{self.architecture}: decoder layers {missing} have no norm on this pipeline stage that proves what "
+                f"their output means, and other stages found more than one rule ({rule}). Use "
+                "pipeline_parallel_size=1."
+            )
+        self.rules.update(dict.fromkeys(missing, rule))
+        self._calibration = None
 
     # -- one step -----------------------------------------------------------------------------------------------
 
@@ -124,48 +148,67 @@ class HiddenStatesCapture:
             output = self._original_execute_model(scheduler_output, *args, **kwargs)
             if self._step_tokens:
                 self._finish_step(scheduler_output)
+        except CaptureError as error:
+            raise CaptureError(f"{self.architecture}: {error}") from error
         finally:
             self._step_tokens = 0
             self._step_rows = {}
-            self._readings = {}
-            self._norm_outputs = []
+            if self._calibration is not None:
+                self._calibration.clear()
         return output
 
     def _layer_hook(self, layer_id: int) -> Callable[..., None]:
         def hook(_module: Any, _args: Any, output: Any) -> None:
             if not self._step_tokens:
                 return  # a warm-up or profiling run of vLLM's own
-            if layer_id in self._step_rows or layer_id in self._readings:
-                raise CaptureError(f"decoder layer {layer_id} ran more than once in one step; which pass is meant?")
-            if self.rule is None:
-                # The next layer's fused norm writes into both tensors of the pair, so every reading is copied now.
+            calibration = self._calibration
+            if layer_id in (self._step_rows if calibration is None else calibration.readings):
+                raise CaptureError(
+                    f"decoder layer {layer_id} ({self.decoder.path}) ran more than once in one step. In a looped model "
+                    "a layer id does not say which pass is meant, so it is not supported."
+                )
+            if calibration is not None:
                 readings = residual_stream.candidates(output)
-                self._readings[layer_id] = {name: self._cut(layer_id, t).clone() for name, t in readings.items()}
+                calibration.layer_returned(
+                    layer_id, {name: self._cut(layer_id, tensor).clone() for name, tensor in readings.items()}
+                )
             else:
-                rows = self._cut(layer_id, residual_stream.apply_rule(self.rule, output))
-                self._step_rows[layer_id] = rows if self.rule == residual_stream.SUM else rows.clone()
+                rule = self.rules[layer_id]
+                rows = self._cut(layer_id, residual_stream.apply_rule(rule, output))
+                # The next layer's fused norm writes into both tensors of the pair; a sum is a new tensor already.
+                self._step_rows[layer_id] = rows if rule == residual_stream.SUM else rows.clone()
 
         return hook
 
-    def _norm_hook(self, module: torch.nn.Module, _args: Any, output: Any) -> None:
-        if self._step_tokens and self._last_layer_id in self._readings:
-            tensor = output[0] if isinstance(output, (tuple, list)) else output
-            rows = tensor.squeeze(0) if tensor.dim() == 3 else tensor
-            self._norm_outputs.append((module, rows[: self._step_tokens].clone()))
+    def _norm_hook(self, name: str) -> Callable[..., None]:
+        def hook(module: torch.nn.Module, _args: Any, output: Any) -> None:
+            if self._step_tokens and self._calibration is not None:
+                self._calibration.norm_returned(name, module, output, self._step_tokens)
+
+        return hook
+
+    def _consumer_hook(self, _module: torch.nn.Module, args: Any) -> None:
+        if self._step_tokens and self._calibration is not None:
+            self._calibration.received(args)
+
+    def _owner_hook(self, _module: torch.nn.Module, _args: Any, output: Any) -> None:
+        if self._step_tokens and self._calibration is not None:
+            self._calibration.received(output if isinstance(output, (tuple, list)) else (output,))
 
     def _cut(self, layer_id: int, rows: torch.Tensor) -> torch.Tensor:
         if rows.shape[0] < self._step_tokens:
             raise CaptureError(
-                f"decoder layer {layer_id} returned {rows.shape[0]} rows for a step of {self._step_tokens} tokens; "
-                "sequence-parallel layers are not supported"
+                f"decoder layer {layer_id} returned {rows.shape[0]} rows for a step of {self._step_tokens} tokens: "
+                "its rows are split over the ranks. Turn sequence parallelism off "
+                "(compilation_config.pass_config.enable_sp, expert parallelism with data parallelism)."
             )
         return rows[: self._step_tokens]  # what lies beyond is padding
 
     def _finish_step(self, scheduler_output: Any) -> None:
-        if self.rule is None:
-            self._calibrate()
-            if self.rule is None:
-                return  # this pipeline stage does not hold the final norm; the driver will bring the rule
+        if self._calibration is not None:
+            self._calibrate(self._calibration)
+            if self._calibration is not None:
+                return  # this pipeline stage cannot prove its rules; the driver will bring another stage's
         missing = [i for i in self.held_layer_ids if i not in self._step_rows]
         if missing:
             raise CaptureError(
@@ -188,29 +231,22 @@ class HiddenStatesCapture:
             self.rows.setdefault(request_id, RequestRows()).place(positions[request_id], rows)
             offset = end
 
-    def _calibrate(self) -> None:
-        """Choose the rule from this step's last layer and final norm, and turn the step's readings into rows."""
-        if not self._holds_last_layer:
-            return
-        readings = self._readings.get(self._last_layer_id)
-        if readings is None:
-            raise CaptureError(
-                f"the last decoder layer ({self.decoder.path}.{self._last_layer_id}) did not run as a module: "
-                "torch.compile or CUDA graphs replaced it. Use enforce_eager=True (the default)."
-            )
-        if self._norm_outputs:
-            self.rule = residual_stream.choose_rule(readings, *self._norm_outputs[0])
-        elif len(readings) == 1:
-            self.rule = next(iter(readings))
-        else:
-            raise CaptureError(
-                f"no norm beside {self.decoder.path} ran after the last decoder layer, so nothing tells which of "
-                f"{', '.join(readings)} is the residual stream"
-            )
+    def _calibrate(self, calibration: Calibration) -> None:
+        """Choose the rules from this step, and turn the step's readings into rows if all of them are known."""
+        needed = list(dict.fromkeys((*self.held_layer_ids, *self._last_layer_id)))
+        for layer_id in needed:
+            if layer_id not in calibration.readings:
+                raise CaptureError(
+                    f"decoder layer {layer_id} ({self.decoder.path}) did not run as a module: torch.compile or CUDA "
+                    "graphs replaced it. Use enforce_eager=True (the default)."
+                )
         for hook in self._calibration_hooks:
             hook.remove()
         self._calibration_hooks.clear()
-        self._step_rows = {i: self._readings[i][self.rule] for i in self.held_layer_ids if i in self._readings}
+        self.rules.update(calibration.rules(needed, self._last_layer_id))
+        if all(i in self.rules for i in self.held_layer_ids):
+            self._step_rows = {i: calibration.readings[i][self.rules[i]] for i in self.held_layer_ids}
+            self._calibration = None
 
     # -- handing over -------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,9 @@ from specshim.errors import CaptureError
 
 # Parts of a multimodal wrapper that have layers of their own but are not the language model's decoder.
 _OTHER_TOWERS = ("vision", "visual", "audio", "image", "video", "speech", "encoder", "projector", "sound")
+
+_OF_HEADS = re.compile(r"^(q|k|v|qk|kv|query|key|value)_")
+_NORM_NAME = re.compile(r"norm|^ln(_|\d|$)|^layer_?norm")
 
 
 @dataclass(frozen=True)
@@ -26,40 +30,60 @@ class Decoder:
         """Tell whether this pipeline stage holds the layer (other stages hold placeholders)."""
         return type(self.layers[index]).__name__ != "PPMissingLayer"
 
-    def norms(self) -> list[tuple[str, nn.Module]]:
-        """Return the owner's children that may be the final norm, with their names."""
-        return [
-            (name, child)
-            for name, child in self.owner.named_children()
-            if "norm" in type(child).__name__.lower() or "norm" in name.lower() or name == "ln_f"
-        ]
+    def layer_class(self, index: int) -> str:
+        """Return the class name of a layer."""
+        return type(self.layers[index]).__qualname__
+
+    def beside_the_layers(self) -> list[nn.Module]:
+        """Return the owner's other children: some of them run on what the last layer returned."""
+        return [child for child in self.owner.children() if child is not self.layers]
+
+
+def norms_of(model: Any) -> list[tuple[str, nn.Module]]:
+    """Return every norm that may run on the residual stream, with its path: by class name or by GPT-2's names.
+
+    Norms of queries, keys and values are left out. Some of them reduce over the tensor-parallel ranks, and one rank
+    that computes such a norm again would wait for the others forever.
+    """
+    return [(path, module) for path, module in model.named_modules() if _is_norm(path.rpartition(".")[2], module)]
+
+
+def _is_norm(name: str, module: nn.Module) -> bool:
+    if next(module.children(), None) is not None or hasattr(module, "tp_world") or _OF_HEADS.search(name.lower()):
+        return False
+    class_name = type(module).__name__
+    return not class_name.endswith("TP") and bool("norm" in class_name.lower() or _NORM_NAME.search(name.lower()))
 
 
 def find_decoder(model: Any, num_layers: int) -> Decoder:
-    """Return the language model's decoder: the outermost ModuleList of `num_layers` layers outside other towers.
+    """Return the language model's decoder: the list of `num_layers` layers that is not another tower's.
 
-    The model's own `get_language_model()` is asked first, so that a tower with as many layers as the decoder is not
-    mistaken for it. Raises CaptureError if there is none, or if several fit.
+    Several lists of that length are told apart by, in this order: lying in what the model calls its language model;
+    having layers with a KV cache, which vLLM's encoders do not; not lying in a part named like another tower; lying
+    further out. Each only counts where it leaves a list. Raises CaptureError if there is no list, or if several remain.
     """
-    roots = [("", model)]
+    architecture = type(model).__qualname__
+    fitting = [decoder for decoder in _lists(model) if len(decoder.layers) == num_layers]
+    if not fitting:
+        lists = ", ".join(f"{decoder.path} ({len(decoder.layers)})" for decoder in _lists(model)) or "none"
+        raise CaptureError(
+            f"{architecture} has no list of {num_layers} decoder layers, the number in its text config, so its "
+            f"hidden states cannot be captured. Lists found: {lists}"
+        )
     language_model = _language_model(model)
     if language_model is not None:
-        name = next((n for n, m in model.named_modules() if m is language_model), "language_model")
-        roots.insert(0, (name, language_model))
-    for prefix, root in roots:
-        found = _outermost_lists(prefix, root, num_layers)
-        if len(found) == 1:
-            return found[0]
-        if len(found) > 1:
-            raise CaptureError(
-                f"{type(model).__name__} has several lists of {num_layers} layers ({', '.join(d.path for d in found)}),"
-                " so its decoder cannot be told apart"
-            )
-    lists = [f"{name} ({len(module)})" for name, module in model.named_modules() if isinstance(module, nn.ModuleList)]
-    raise CaptureError(
-        f"{type(model).__name__} has no list of {num_layers} decoder layers, the number in its text config. "
-        f"Lists found: {', '.join(lists) or 'none'}"
-    )
+        inside = {id(module) for module in language_model.modules()}
+        fitting = [d for d in fitting if id(d.layers) in inside] or fitting
+    fitting = [d for d in fitting if _has_kv_cache(d.layers)] or fitting
+    fitting = [d for d in fitting if not _names_another_tower(d.path)] or fitting
+    depth = min(d.path.count(".") for d in fitting)
+    fitting = [d for d in fitting if d.path.count(".") == depth]
+    if len(fitting) > 1:
+        raise CaptureError(
+            f"{architecture} has several lists of {num_layers} layers ({', '.join(d.path for d in fitting)}), so a "
+            "layer id does not say which of them is meant; this architecture is not supported"
+        )
+    return fitting[0]
 
 
 def _language_model(model: Any) -> nn.Module | None:
@@ -73,19 +97,24 @@ def _language_model(model: Any) -> nn.Module | None:
     return found if isinstance(found, nn.Module) and found is not model else None
 
 
-def _outermost_lists(prefix: str, root: nn.Module, num_layers: int) -> list[Decoder]:
-    """Search breadth-first; stop at the first depth that has a fitting list."""
+def _lists(model: nn.Module) -> list[Decoder]:
+    """Return every ModuleList that does not lie within another one."""
     found: dict[int, Decoder] = {}
-    level: deque[tuple[str, nn.Module]] = deque([(prefix, root)])
-    while level and not found:
-        below: deque[tuple[str, nn.Module]] = deque()
-        for path, module in level:
-            for name, child in module.named_children():
-                child_path = f"{path}.{name}" if path else name
-                if isinstance(child, nn.ModuleList):
-                    if len(child) == num_layers:
-                        found.setdefault(id(child), Decoder(child_path, module, child))
-                elif not any(tower in name.lower() for tower in _OTHER_TOWERS):
-                    below.append((child_path, child))
-        level = below
+    waiting: deque[tuple[str, nn.Module]] = deque([("", model)])
+    while waiting:
+        path, module = waiting.popleft()
+        for name, child in module.named_children():
+            child_path = f"{path}.{name}" if path else name
+            if isinstance(child, nn.ModuleList):
+                found.setdefault(id(child), Decoder(child_path, module, child))
+            else:
+                waiting.append((child_path, child))
     return list(found.values())
+
+
+def _names_another_tower(path: str) -> bool:
+    return any(tower in name for name in path.lower().split(".") for tower in _OTHER_TOWERS)
+
+
+def _has_kv_cache(layers: nn.ModuleList) -> bool:
+    return any(hasattr(module, "kv_cache") for module in layers.modules())

@@ -2,12 +2,12 @@
 
 Most vLLM layers return (hidden, residual) and leave the addition to the next layer's fused norm; some return the
 whole stream as the first of the pair, some as a single tensor. Which of these a model does cannot be read off the
-output's form, so the rule is chosen by calibration: of the candidates for the last layer, the right one is the one
-that the model's own final norm turns into that norm's own output.
+output's form, so the rule is chosen by what the model itself does with the output: see `calibration`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,15 @@ from specshim.errors import CaptureError
 SUM = "hidden + residual"
 FIRST = "first of the pair"
 SINGLE = "single tensor"
+RULES = (SUM, FIRST, SINGLE)
+
+# How far a norm that is computed again may be from the model's own result, in units of its dtype's epsilon: it is a
+# function of one row, so the right reading is off by about one. Both the largest error and the mean must be within,
+# as a few very large values, which trained models have, would hide that all others are wrong.
+ROUNDING = 8
+# In a narrow dtype a wrong reading can come within that: the residual stream of a deep model hardly changes its
+# direction in one layer. The right one is still much nearer, as only a fused addition rounds otherwise.
+CLEARLY_NEARER = 4
 
 
 def candidates(output: Any) -> dict[str, torch.Tensor]:
@@ -34,15 +43,23 @@ def candidates(output: Any) -> dict[str, torch.Tensor]:
         return {FIRST: _rows(hidden)}
     raise CaptureError(
         f"a decoder layer returned {type(output).__name__}, which is not a residual stream; this architecture is not "
-        "supported yet"
+        "supported"
     )
 
 
 def apply_rule(rule: str, output: Any) -> torch.Tensor:
-    """Return the residual stream of a layer's output by the rule that calibration chose. The result may be a view."""
+    """Return the residual stream of a layer's output by the rule that calibration chose. The result may be a view.
+
+    Raises CaptureError if the output has another form than the rule is for.
+    """
+    pair = isinstance(output, (tuple, list)) and bool(output)
+    if pair != (rule != SINGLE) or (rule == SUM and (len(output) < 2 or not isinstance(output[1], torch.Tensor))):
+        raise CaptureError(
+            f"a decoder layer returned {type(output).__name__}, to which the rule {rule!r} does not apply"
+        )
     if rule == SUM:
         return _rows(output[0] + output[1])
-    return _rows(output if isinstance(output, torch.Tensor) else output[0])
+    return _rows(output[0] if pair else output)
 
 
 def _rows(tensor: torch.Tensor) -> torch.Tensor:
@@ -52,32 +69,40 @@ def _rows(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dim() != 2:
         raise CaptureError(
             f"a decoder layer returned a tensor of shape {tuple(tensor.shape)} where (tokens, hidden size) was "
-            "expected; its output is not one residual stream, so this architecture is not supported yet"
+            "expected; its output is not one residual stream, so this architecture is not supported"
         )
     return tensor
 
 
-def choose_rule(readings: dict[str, torch.Tensor], norm: torch.nn.Module, norm_output: torch.Tensor) -> str:
-    """Return the name of the one reading that `norm` turns into `norm_output`, which the model itself computed.
+def norm_errors(
+    readings: dict[str, torch.Tensor], norm: torch.nn.Module, norm_output: torch.Tensor
+) -> dict[str, tuple[float, float]]:
+    """Return rule -> (largest error / largest value, mean error / mean value) of `norm` on each reading.
 
-    Tolerance: the norm is a function of one row, so the right reading reproduces the output up to the rounding of
-    the model's dtype (a relative error of about one epsilon; eight are allowed), while a wrong one is off by the size
-    of a whole layer's contribution. Raises CaptureError if no reading or several readings fit.
+    `norm_output` of shape (tokens, hidden size) is what the model itself got from that norm.
     """
-    expected = _rows(norm_output).float()
-    tolerance = 8 * torch.finfo(norm_output.dtype).eps
-    errors: dict[str, float] = {}
+    expected = norm_output.float()
+    tiny = torch.finfo(torch.float32).tiny
+    largest, mean = expected.abs().max().clamp_min(tiny), expected.abs().mean().clamp_min(tiny)
+    errors = {}
     for rule, stream in readings.items():
-        produced = norm(stream.clone())
+        try:
+            with torch.inference_mode():
+                produced = norm(stream.clone())
+        except (TypeError, ValueError, RuntimeError):
+            return {}  # it takes more than the rows, like a gate, so it is not a norm of the stream
         produced = produced[0] if isinstance(produced, (tuple, list)) else produced
-        scale = expected.abs().max().clamp_min(torch.finfo(torch.float32).tiny)
-        errors[rule] = float((produced.float() - expected).abs().max() / scale)
-    fitting = [rule for rule, error in errors.items() if error <= tolerance]
-    if len(fitting) == 1:
-        return fitting[0]
-    measured = ", ".join(f"{rule}: relative error {error:.1e}" for rule, error in errors.items())
-    raise CaptureError(
-        f"{'no' if not fitting else 'more than one'} reading of the last decoder layer's output reproduces the model's "
-        f"final norm ({measured}; allowed {tolerance:.1e}). The residual stream of this architecture is not known, and "
-        "no states were returned."
-    )
+        if not isinstance(produced, torch.Tensor) or produced.shape != expected.shape:
+            continue
+        difference = (produced.float() - expected).abs()
+        errors[rule] = (float(difference.max() / largest), float(difference.mean() / mean))
+    return errors
+
+
+def fitting_rules(errors: dict[str, tuple[float, float]], dtype: torch.dtype) -> Sequence[str]:
+    """Return the rules whose error is rounding of `dtype`; one that is clearly nearer than the others stands alone."""
+    tolerance = ROUNDING * torch.finfo(dtype).eps
+    fitting = sorted((mean, rule) for rule, (largest, mean) in errors.items() if max(largest, mean) <= tolerance)
+    if len(fitting) > 1 and fitting[0][0] * CLEARLY_NEARER < fitting[1][0]:
+        del fitting[1:]
+    return [rule for _, rule in fitting]

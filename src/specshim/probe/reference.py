@@ -21,13 +21,14 @@ TOLERANCES = {"float32": RELATIVE_TOLERANCE, "float16": 0.02, "bfloat16": 0.1}
 class Reference:
     """Hidden states after each decoder layer, by transformers, float32, eager attention, on the CPU."""
 
-    def __init__(self, model_path: str | Path) -> None:
-        """Load the model at `model_path` with transformers."""
-        from transformers import AutoModelForCausalLM
+    def __init__(self, model_path: str | Path, auto_class: str = "AutoModelForCausalLM") -> None:
+        """Load the model at `model_path` with that auto class of transformers (wrappers need another than text)."""
+        import transformers
 
-        self.model: Any = AutoModelForCausalLM.from_pretrained(model_path, attn_implementation="eager").float().eval()
+        auto = getattr(transformers, auto_class)
+        self.model: Any = auto.from_pretrained(model_path, attn_implementation="eager").float().eval()
         text_config = self.model.config.get_text_config()
-        self.layers = find_decoder(self.model, text_config.num_hidden_layers).layers
+        self.layers: Iterable[Any] = find_decoder(self.model, text_config.num_hidden_layers).layers
         self._cache: dict[tuple[int, ...], list[torch.Tensor]] = {}
 
     def states(self, prompt: Iterable[int]) -> list[torch.Tensor]:
@@ -37,12 +38,16 @@ class Reference:
             self._cache[key] = self._forward(list(key))
         return self._cache[key]
 
+    def forget_model(self) -> None:
+        """Free the weights; states that were computed already stay available."""
+        self.model, self.layers = None, []
+
     def _forward(self, prompt: list[int]) -> list[torch.Tensor]:
         found: list[torch.Tensor] = []
 
         def hook(_module: Any, _args: Any, output: Any) -> None:
             hidden = output[0] if isinstance(output, tuple) else output
-            found.append(hidden[0].detach().clone())
+            found.append(hidden.reshape(-1, hidden.shape[-1]).detach().clone())
 
         handles = [layer.register_forward_hook(hook) for layer in self.layers]
         try:
