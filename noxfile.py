@@ -61,6 +61,15 @@ def cell(session: nox.Session) -> None:
     _run_cell(session, pair.vllm, pair.speculators, rest)
 
 
+@nox.session(venv_backend="none")
+def architectures(session: nox.Session) -> None:
+    """Compare every architecture that can be made tiny with transformers: `-- --vllm V`; the rest goes to pytest."""
+    pair, rest = _pair(session)
+    python = environment.build(pair.vllm, pair.speculators)
+    command = [str(python), "-m", "pytest", "tests/architectures", "-p", "no:cacheprovider", "-q", *rest]
+    session.run(*command, env=environment.variables(pair.vllm), external=True)
+
+
 @nox.session
 def tests(session: nox.Session) -> None:
     """Run the unit tests on this Python, then the cell of the newest vLLM."""

@@ -34,9 +34,9 @@ def run_forked(
         if process.is_alive():
             process.kill()
             process.join()
-            raise TimeoutError(f"{function.__name__} took more than {timeout} s")
+            raise TimeoutError(f"{_name(function)} took more than {timeout} s")
         if not answer.exists():
-            raise RuntimeError(f"{function.__name__} died with exit code {process.exitcode}")
+            raise RuntimeError(f"{_name(function)} died with exit code {process.exitcode}")
         result, error = torch.load(answer, weights_only=False)
     if error is not None:
         raise AssertionError(f"in the forked child:\n{error}")
@@ -80,3 +80,7 @@ def extract(model: str, prompts: list[list[int]], **arguments: Any) -> dict[str,
             "capture_info": generator.capture_info,
             "layer_ids": generator.layer_ids,
         }
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return getattr(getattr(function, "func", function), "__name__", repr(function))
