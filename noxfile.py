@@ -12,7 +12,6 @@ ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT / "tools"))
 
 import environment  # noqa: E402
-
 import evidence  # noqa: E402
 
 nox.needs_version = ">=2025.2.9"

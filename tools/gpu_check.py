@@ -72,8 +72,8 @@ def main() -> None:
             report = {"architecture": name, "error": f"{type(error).__name__}: {error}"}
         reports.append(report)
         print({key: f"{value:.1e}" if isinstance(value, float) else value for key, value in report.items()}, flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(reports, indent=1) + "\n")
+        if options.json:
+            options.json.write_text(json.dumps(reports, indent=1) + "\n")
 
 
 if __name__ == "__main__":
