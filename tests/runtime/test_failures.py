@@ -50,7 +50,6 @@ def test_workers_are_spawned_once_a_forked_one_could_not_use_the_accelerator():
 START_METHODS = """
 import os, torch
 from specshim.extraction.start_method import VARIABLE, fork_is_safe, prepare_start_method
-prepare_start_method()
 print(fork_is_safe(), os.environ.get(VARIABLE))
 torch.cuda.device_count()
 safe = fork_is_safe()

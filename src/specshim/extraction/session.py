@@ -7,6 +7,7 @@ import logging
 import multiprocessing
 import os
 import time
+import traceback
 from collections.abc import Iterable
 from typing import Any
 
@@ -187,6 +188,7 @@ class EngineSession:
         dead = [f"{w.name} (pid {w.pid}, exit code {w.exitcode})" for w in self._workers if not w.is_alive()]
         cause = f"worker process died: {', '.join(dead)}" if dead else f"{type(error).__name__}: {error}"
         self.close(cause)
+        _release_frames(error)
         if not isinstance(error, Exception):
             raise error
         if isinstance(error, (CaptureError, GeneratorClosedError)):
@@ -195,6 +197,22 @@ class EngineSession:
             f"vLLM's engine failed while computing hidden states ({cause}). The generator is closed and its workers "
             "are stopped; the worker's own log above says more. Make a new VllmHiddenStatesGenerator to go on."
         ) from error
+
+
+def _release_frames(error: BaseException) -> None:
+    """Let go of the local variables that the error's tracebacks hold, which keep vLLM's message queues alive.
+
+    Whoever keeps the error would keep them; and if Python's cycle collector is what finds them in the end, it may
+    finalise a ZeroMQ context before its sockets, which waits for ever.
+    """
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        found = waiting.pop()
+        if found is not None and id(found) not in seen:
+            seen.add(id(found))
+            traceback.clear_frames(found.__traceback__)
+            waiting += [found.__cause__, found.__context__]
 
 
 def _started_since(before: set[Any]) -> list[Any]:

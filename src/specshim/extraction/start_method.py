@@ -13,7 +13,6 @@ import os
 import warnings
 
 import torch
-from vllm import envs
 
 logger = logging.getLogger("specshim")
 
@@ -22,6 +21,8 @@ VARIABLE = "VLLM_WORKER_MULTIPROC_METHOD"
 
 def prepare_start_method() -> None:
     """Make vLLM spawn its workers if forked ones could not use the accelerator."""
+    from vllm import envs
+
     # An earlier engine in this process froze what it had read from the environment.
     unfreeze = getattr(envs, "disable_envs_cache", None)
     if unfreeze is not None:
