@@ -58,6 +58,27 @@ print(safe, os.environ.get(VARIABLE))
 """
 
 
+def test_an_engine_that_fails_after_it_started_its_workers_leaves_none(monkeypatch):
+    # A stand-in for vLLM's engine: only the order of events matters here, and a real one takes a minute to fail.
+    from specshim.extraction import session
+
+    started = []
+
+    class FailsLate:
+        def __init__(self, *_):
+            worker = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,), daemon=True)
+            worker.start()
+            started.append(worker)
+            raise ValueError("no memory for the KV cache")
+
+    monkeypatch.setattr(session, "EngineCore", FailsLate)
+    monkeypatch.setattr(session, "SECONDS_TO_EXIT", 0.1)
+    monkeypatch.setattr(session.Executor, "get_class", lambda _config: None)
+    with pytest.raises(ValueError, match="no memory for the KV cache"):
+        session.EngineSession(None, {})
+    assert started[0].exitcode == -signal.SIGKILL
+
+
 @pytest.mark.last
 def test_a_worker_that_dies_is_a_clear_error_within_seconds(generator, prompts):
     (report,) = generator.executor.collective_rpc("users_report", args=("",))
